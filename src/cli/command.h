@@ -1,0 +1,26 @@
+// The subcommands of `linkcpp`. One file a subcommand; each adds itself to the parser and leaves its action in `chosen`.
+#pragma once
+
+#include <CLI/CLI.hpp>
+#include <functional>
+
+#include "base/error.h"
+
+namespace linkcpp::cli {
+
+/// Runs the chosen subcommand; returns the process's exit code.
+using Action = std::function<int()>;
+
+void setup_token(CLI::App& root, Action& chosen);
+void setup_worker(CLI::App& root, Action& chosen);
+void setup_serve(CLI::App& root, Action& chosen);
+void setup_demo(CLI::App& root, Action& chosen);
+void setup_inspect(CLI::App& root, Action& chosen);
+void setup_bench(CLI::App& root, Action& chosen);
+
+/// 0 done, 1 internal, 2 wrong usage or input, 3 something is missing or not there now, 4 refused, 5 incompatible, 6 deadline, 7 input/output.
+int exit_code(ErrorKind kind);
+/// Prints "linkcpp: error: ..." to standard error and returns the exit code.
+int report(const Error& error);
+
+}  // namespace linkcpp::cli

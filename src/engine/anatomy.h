@@ -1,0 +1,78 @@
+// A GGUF's mixture-of-experts anatomy: which stacked expert tensors exist, where their bytes lie, what a slice weighs.
+#pragma once
+
+#include <cstdint>
+#include <filesystem>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "base/error.h"
+#include "wire/messages.h"
+
+namespace linkcpp::engine {
+
+/// Region-space key of a layer's experts on the wire: the layer number, with the top bit set for a second, differently
+/// sized set of experts in the same layer (grovemoe's chunk experts, "chexps").
+using LayerKey = std::uint16_t;
+inline constexpr LayerKey chunk_experts_bit = 0x8000;
+
+/// A parsed expert tensor name: "blk.7.ffn_gate_exps.weight" is layer key 7, role "ffn_gate_exps.weight".
+struct ExpertName {
+  LayerKey layer = 0;
+  std::string role;
+};
+/// None if the name is not that of a routed expert's stacked weight or bias ("attn_v_exps" and ".scale" tensors are not).
+std::optional<ExpertName> parse_expert_name(std::string_view tensor_name);
+
+/// One stacked tensor [n_in, n_out, n_expert] (weights) or [n_out, n_expert] (biases). Slice e is the contiguous byte range
+/// [offset + e*slice_bytes, +slice_bytes) of file `file`.
+struct ExpertTensor {
+  std::string name;           ///< full tensor name
+  std::string role;           ///< without "blk.N."
+  int type = 0;               ///< ggml_type
+  std::string type_name;
+  bool is_bias = false;
+  std::int64_t n_in = 0;      ///< row length; 0 for a bias
+  std::int64_t n_out = 0;
+  std::uint32_t n_expert = 0;
+  std::uint64_t slice_bytes = 0;
+  std::uint32_t file = 0;     ///< index into Anatomy::files
+  std::uint64_t offset = 0;   ///< from the start of that file
+};
+
+struct MoeLayer {
+  LayerKey key = 0;
+  std::uint32_t n_expert = 0;
+  std::vector<ExpertTensor> tensors;
+  [[nodiscard]] std::uint64_t expert_bytes() const;  ///< bytes of one expert over all tensors
+};
+
+struct Anatomy {
+  std::vector<std::filesystem::path> files;  ///< all parts, in order
+  std::string architecture;
+  std::string name;
+  std::uint32_t n_layer = 0;       ///< all blocks, dense ones too
+  std::uint32_t n_embd = 0;
+  std::uint32_t n_expert = 0;      ///< of the metadata; layers carry their own
+  std::uint32_t top_k = 0;         ///< experts used a token
+  std::uint32_t n_vocab = 0;
+  std::uint32_t context_length = 0;
+  bool shared_expert = false;
+  std::uint64_t total_bytes = 0;   ///< tensor bytes of all files
+  std::uint64_t expert_bytes = 0;  ///< bytes of routed expert tensors
+  std::vector<MoeLayer> layers;    ///< MoE layers only, by key
+  wire::Digest digest{};           ///< model digest: see model_digest in anatomy.cpp and docs/protocol.md
+
+  [[nodiscard]] const MoeLayer* find(LayerKey key) const;
+};
+
+/// Reads a GGUF; any part of a multi-file model may be named, all parts are found and checked. Fails with a sentence that
+/// names the file and what is wrong: not a GGUF, truncated (which bytes are missing), parts missing or foreign, no experts.
+Result<Anatomy> read_anatomy(const std::filesystem::path& path);
+
+/// Version of the engine this program runs on, for example "ggml 0.27.0".
+std::string engine_version();
+
+}  // namespace linkcpp::engine

@@ -1,0 +1,62 @@
+// The worker's engine: holds expert slices of a model on a ggml device and replays region programs over them.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "base/error.h"
+#include "engine/anatomy.h"
+#include "wire/messages.h"
+#include "wire/program.h"
+
+namespace linkcpp::engine {
+
+/// Experts [first, last] of layers [first_layer, last_layer].
+struct ExpertRange {
+  LayerKey first_layer = 0, last_layer = 0x7FFF;
+  std::uint32_t first = 0, last = UINT32_MAX;
+};
+/// Parses "all", "0-11", "0-3,8-11", "2/3" (second third), each optionally limited to layers: "L0-3:0-11;L4-7:all".
+Result<std::vector<ExpertRange>> parse_expert_ranges(const std::string& text, std::uint32_t n_expert);
+
+/// Names of the ggml devices present, with descriptions, for --help and errors.
+std::vector<std::pair<std::string, std::string>> list_devices();
+
+struct HostOptions {
+  std::string device = "CPU";            ///< a ggml device name as list_devices() shows it
+  int n_threads = 0;                     ///< 0: as many as cores
+  bool repack = false;                   ///< CPU: copy slices into the engine's repacked layout (faster, not zero-copy)
+  std::vector<ExpertRange> experts;
+};
+
+/// One part of a batch: what a single request wants computed. All parts of a batch share layer and program.
+struct HostRequest {
+  std::uint32_t n_tokens = 0;
+  std::span<const wire::WirePair> pairs;          ///< grouped by token, tokens ascending
+  std::vector<std::span<const float>> inputs;     ///< per program input: n_tokens or pairs.size() rows of Input::n floats
+  wire::CombineMode mode = wire::CombineMode::raw;
+  /// Result rows: pairs.size() (raw) or n_tokens (sum) rows of program.n_out() floats. A token without pairs sums to zero.
+  std::span<float> output;
+};
+
+/// Threading: all calls from one thread at a time.
+class ExpertHost {
+ public:
+  /// Maps (CPU) or uploads (other devices) the slices. Only bytes of held slices are touched.
+  static Result<std::unique_ptr<ExpertHost>> open(const Anatomy& anatomy, HostOptions options);
+  virtual ~ExpertHost() = default;
+
+  [[nodiscard]] virtual std::vector<wire::LayerHolding> holdings() const = 0;
+  [[nodiscard]] virtual std::string device_description() const = 0;
+  [[nodiscard]] virtual std::uint64_t held_bytes() const = 0;
+  /// Checks a program against the shapes of one layer's weights (hostile backbones exist): row lengths match, weights exist,
+  /// op parameters are finite and known. Called once for each (program, layer); run() calls it if it was not.
+  virtual Result<> validate(const wire::Program& program, LayerKey layer) = 0;
+  /// Computes a batch in one graph. Fails without computing if a pair names an expert that is not held or out of range.
+  virtual Result<> run(const wire::Program& program, LayerKey layer, std::span<HostRequest> batch) = 0;
+};
+
+}  // namespace linkcpp::engine

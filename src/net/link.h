@@ -1,0 +1,52 @@
+// A link: one authenticated, encrypted, frame-wise connection to a peer, over any transport.
+#pragma once
+
+#include <chrono>
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <string>
+
+#include "base/bytes.h"
+#include "base/error.h"
+#include "net/identity.h"
+#include "wire/frame.h"
+
+namespace linkcpp::net {
+
+/// Counters of one link. Bytes are frame bytes (header and body), before encryption.
+struct LinkStats {
+  std::uint64_t bytes_sent = 0;
+  std::uint64_t bytes_received = 0;
+  std::uint64_t frames_sent = 0;
+  std::uint64_t frames_received = 0;
+  std::chrono::microseconds rtt{0};  ///< smoothed round trip of keep-warm pings; 0 before the first
+  std::chrono::microseconds rtt_min{0};
+};
+
+/// One connection, authenticated before it is handed out. Pings and pongs are handled inside and never reach the handler.
+///
+/// Threading: send(), close() and stats() from any thread. Handlers run on a thread that drives the link's io_context, one
+/// at a time for one link. on_close runs exactly once, after which no other handler runs.
+class Link {
+ public:
+  struct Handlers {
+    std::function<void(const wire::FrameView&)> on_frame;
+    std::function<void(const Error&)> on_close;
+  };
+  virtual ~Link() = default;
+  /// Begins receiving. Called once.
+  virtual void start(Handlers handlers) = 0;
+  /// Queues one whole encoded frame. Never blocks; after close it does nothing.
+  virtual void send(Bytes frame) = 0;
+  /// Flushes what was queued, bounded by a short deadline, then closes.
+  virtual void close(Error reason) = 0;
+  [[nodiscard]] virtual LinkStats stats() const = 0;
+  [[nodiscard]] virtual const PeerKey& peer() const = 0;
+  /// Human-readable far end, for example "203.0.113.7:41234".
+  [[nodiscard]] virtual std::string endpoint() const = 0;
+};
+
+using LinkPtr = std::shared_ptr<Link>;
+
+}  // namespace linkcpp::net

@@ -1,0 +1,66 @@
+// Making links over TCP with TLS 1.3, mutual Ed25519 authentication and the join token's proof.
+#pragma once
+
+#include <boost/asio/io_context.hpp>
+#include <chrono>
+#include <functional>
+#include <memory>
+#include <optional>
+#include <string>
+
+#include "base/error.h"
+#include "net/identity.h"
+#include "net/link.h"
+#include "net/token.h"
+
+namespace linkcpp::net {
+
+/// Every tunable of the transport.
+struct LinkKnobs {
+  std::chrono::milliseconds handshake_deadline{10'000};  ///< TCP connect to authenticated link
+  std::chrono::milliseconds keep_warm{100};              ///< ping when nothing was sent for this long
+  std::chrono::milliseconds silence_limit{5'000};        ///< nothing heard for this long while pinging: the peer is gone
+  std::chrono::milliseconds backoff_min{100};            ///< first pause before dialling again; doubles, with jitter
+  std::chrono::milliseconds backoff_max{5'000};
+  std::size_t max_handshakes = 64;                       ///< unauthenticated connections at once
+  std::size_t max_queued_bytes = 512u << 20;             ///< queued to send on one link before it is closed as stuck
+  std::string congestion_control = "cubic";              ///< best effort, where the kernel permits it
+};
+
+/// What each side proves. The backbone side accepts any key that proves the secret; the worker side accepts only `expected_peer`.
+struct Credentials {
+  Identity identity;
+  Secret secret;
+  std::optional<PeerKey> expected_peer;  ///< set on workers, from the token
+  bool is_backbone = false;
+};
+
+/// Accepts links. Destroying it stops accepting; links that exist live on.
+class Listener {
+ public:
+  using OnLink = std::function<void(LinkPtr)>;
+  using OnRefused = std::function<void(const std::string& endpoint, const Error&)>;
+  virtual ~Listener() = default;
+  /// The bound address, "host:port" with the real port.
+  [[nodiscard]] virtual std::string address() const = 0;
+
+  /// Binds `address` ("host:port"; port 0 picks one; "[::]:7101" for IPv6). The error names the address and the reason.
+  static Result<std::unique_ptr<Listener>> open(boost::asio::io_context& context, const std::string& address, Credentials credentials,
+                                                LinkKnobs knobs, OnLink on_link, OnRefused on_refused);
+};
+
+/// Dials a peer again and again until destroyed: hands out a link, waits until that closes, dials again with backoff.
+class Dialer {
+ public:
+  using OnLink = std::function<void(LinkPtr)>;
+  /// Every failed attempt, with the reason. `fatal` errors (wrong key, refused token) also keep retrying, at backoff_max.
+  using OnFailure = std::function<void(const Error&)>;
+  virtual ~Dialer() = default;
+  static std::unique_ptr<Dialer> start(boost::asio::io_context& context, std::vector<std::string> addresses, Credentials credentials,
+                                       LinkKnobs knobs, OnLink on_link, OnFailure on_failure);
+};
+
+/// Congestion control in force on new sockets of this machine after the best-effort setting, for reports.
+std::string congestion_control_in_force(const LinkKnobs& knobs);
+
+}  // namespace linkcpp::net
