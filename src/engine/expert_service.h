@@ -35,6 +35,8 @@ class ExpertService {
   virtual Result<Ticket> begin(RegionCall& call) = 0;
   /// Blocks until the output is complete, an error is final, or `aborted` (polled, may be empty) returns true.
   virtual Result<> await(Ticket ticket, RegionCall& call, const std::function<bool()>& aborted) = 0;
+  /// Gives up a ticket that was begun and not awaited; afterwards the call is not touched any more.
+  virtual void abandon(Ticket ticket) = 0;
   /// A pass (graph with regions) has ended; for the account.
   virtual void pass_done() = 0;
 };

@@ -1,0 +1,24 @@
+// What `linkcpp serve` tells the plugin: the file named by $LINKCPP_CONFIG.
+#pragma once
+
+#include <filesystem>
+#include <nlohmann/json.hpp>
+#include <string>
+#include <vector>
+
+namespace linkcpp::serve {
+
+struct PluginConfig {
+  std::filesystem::path model;
+  std::string home, name;
+  std::string listen;                ///< empty: none
+  std::vector<std::string> workers;  ///< to dial
+  std::string mode = "raw", wire = "f32", base = "CPU";
+  bool overlap = true, repack = true;
+  int deadline_ms = 10'000, resend_floor_ms = 250;
+  int status_fd = -1;
+};
+
+nlohmann::json to_json(const PluginConfig& config);
+
+}  // namespace linkcpp::serve

@@ -1,0 +1,547 @@
+#include "swarm/backbone.h"
+
+#include <algorithm>
+#include <boost/asio/steady_timer.hpp>
+#include <cstdio>
+#include <unordered_map>
+#include <utility>
+#include <vector>
+
+#include "dispatch/dispatcher.h"
+#include "net/driver.h"
+#include "net/identity.h"
+#include "net/token.h"
+#include "net/transport.h"
+#include "swarm/peer.h"
+#include "swarm/region_frames.h"
+#include "swarm/status.h"
+
+namespace linkcpp::swarm {
+namespace {
+
+using Clock = std::chrono::steady_clock;
+using Json = nlohmann::json;
+
+constexpr auto tick = std::chrono::milliseconds(20);
+constexpr auto account_period = std::chrono::seconds(1);
+constexpr auto reminder_period = std::chrono::seconds(10);
+
+dispatch::Time now() { return Clock::now().time_since_epoch(); }
+
+/// Into the engine's log: it is what the operator reads when something went wrong.
+void note(const std::string& text) { std::fprintf(stderr, "linkcpp: %s\n", text.c_str()); }
+
+/// "ggml 0.27.0" and "ggml 0.27.3" agree: op codes and parameters are stable within a minor version.
+std::string minor_version(const std::string& engine) {
+  const std::size_t first = engine.find('.');
+  return first == std::string::npos ? engine : engine.substr(0, engine.find('.', first + 1));
+}
+
+/// One region on its way.
+struct Step {
+  engine::RegionCall* call = nullptr;
+  dispatch::Time begun{0};
+  bool done = false;
+  std::optional<Error> error;
+  std::vector<PartialSum> partials;
+};
+
+/// One dispatch frame that was sent and not yet answered.
+struct Outstanding {
+  dispatch::StepId step = 0;
+  PeerPtr peer;
+};
+
+class Star final : public Backbone {
+ public:
+  Star(Config config, engine::Anatomy anatomy, net::Credentials credentials)
+      : config_(std::move(config)), anatomy_(std::move(anatomy)), credentials_(std::move(credentials)),
+        dispatcher_(dispatch::Knobs{.step_deadline = config_.deadline, .resend_floor = config_.resend_floor}),
+        status_(config_.status_fd), account_timer_(driver_.context()) {
+    link_knobs_.keep_warm = config_.keep_warm;
+    for (const engine::MoeLayer& layer : anatomy_.layers) {
+      layers_.emplace_back(layer.key, static_cast<std::uint16_t>(layer.n_expert));
+    }
+  }
+
+  ~Star() override {
+    driver_.run_exclusive([this] {
+      emit_account();
+      closing_ = true;
+      account_timer_.cancel();
+      dialers_.clear();
+      listener_.reset();
+      // Links live in the driver's context: none may outlive it.
+      by_id_.clear();
+      outstanding_.clear();
+      for (const PeerPtr& peer : std::exchange(peers_, {})) peer->link->close({ErrorKind::unavailable, "the backbone is shutting down"});
+      driver_.context().poll();  // lets the farewells leave
+    });
+  }
+
+  Result<> start() {
+    Result<> result;
+    driver_.run_exclusive([this, &result] { result = start_exclusive(); });
+    return result;
+  }
+
+  void flush_status() override {
+    driver_.run_exclusive([this] { emit_account(); });
+  }
+
+  [[nodiscard]] const engine::Anatomy& anatomy() const override { return anatomy_; }
+  [[nodiscard]] const Config& config() const override { return config_; }
+  [[nodiscard]] std::string listen_address() const override { return listener_ ? listener_->address() : std::string(); }
+
+  Result<> wait_for_coverage(const std::function<bool()>& aborted) override {
+    auto remind = Clock::now() + std::chrono::seconds(2);
+    while (!driver_.run_until([this] { return covered_; }, Clock::now() + tick)) {
+      if (aborted && aborted()) return fail(ErrorKind::unavailable, "stopped while waiting for workers: {}", missing());
+      if (Clock::now() < remind) continue;
+      note("waiting for workers: " + missing());
+      remind = Clock::now() + reminder_period;
+    }
+    driver_.run_exclusive([this] { status_.emit({{"event", "ready"}}); });
+    return {};
+  }
+
+  dispatch::Account account() override {
+    dispatch::Account copy;
+    driver_.run_exclusive([&] { copy = account_; });
+    return copy;
+  }
+
+  Result<Ticket> begin(engine::RegionCall& call) override {
+    const std::size_t n_pairs = call.experts.size();
+    if (n_pairs != std::size_t{call.n_tokens} * call.top_k || call.top_k > wire::max_token_pairs || call.n_tokens > wire::max_dispatch_tokens ||
+        n_pairs > wire::max_dispatch_pairs) {
+      return fail(ErrorKind::invalid_input, "a region of {} tokens with top-{} exceeds the protocol's limits; lower the batch size (-ub)",
+                  call.n_tokens, call.top_k);
+    }
+    std::vector<dispatch::Pair> pairs(n_pairs);
+    for (std::uint32_t i = 0; i < n_pairs; ++i) {
+      const std::int32_t expert = call.experts[i];
+      if (expert < 0 || expert > UINT16_MAX) return fail(ErrorKind::internal, "the router selected expert {}, which cannot be", expert);
+      pairs[i] = {i / call.top_k, i, static_cast<std::uint16_t>(expert)};
+    }
+    Ticket ticket = 0;
+    driver_.run_exclusive([&] {
+      dispatch::Actions actions;
+      ticket = dispatcher_.begin(call.layer, pairs, now(), actions);
+      steps_.emplace(ticket, Step{.call = &call, .begun = now()});
+      dispatch::Tally tally{.steps = 1, .tokens = call.n_tokens, .pairs = n_pairs};
+      add(call.layer, tally);
+      carry_out(actions);
+      driver_.context().poll();  // the frames leave now, before the caller computes what overlaps
+    });
+    return ticket;
+  }
+
+  Result<> await(Ticket ticket, engine::RegionCall& call, const std::function<bool()>& aborted) override {
+    const auto start = Clock::now();
+    const auto done = [this, ticket] {
+      const auto step = steps_.find(ticket);
+      return step == steps_.end() || step->second.done;
+    };
+    auto wake = start + tick;
+    while (!driver_.run_until(done, wake)) {
+      if (aborted && aborted()) {
+        abandon(ticket);
+        return fail(ErrorKind::unavailable, "the engine aborted the computation");
+      }
+      driver_.run_exclusive([&] {
+        dispatch::Actions actions;
+        dispatcher_.on_tick(now(), actions);
+        carry_out(actions);
+        wake = Clock::now() + tick;
+        if (const auto next = dispatcher_.next_deadline()) wake = std::min(wake, Clock::time_point(std::chrono::duration_cast<Clock::duration>(*next)));
+      });
+    }
+    return finish(ticket, call, start);
+  }
+
+  void abandon(Ticket ticket) override {
+    driver_.run_exclusive([this, ticket] {
+      dispatcher_.cancel(ticket);
+      forget(ticket);
+    });
+  }
+
+  void pass_done() override {
+    driver_.run_exclusive([this] { ++account_.passes; });
+  }
+
+ private:
+  Result<> start_exclusive() {
+    if (!config_.listen.empty()) {
+      auto listener = net::Listener::open(
+          driver_.context(), config_.listen, credentials_, link_knobs_, [this](net::LinkPtr link) { adopt(std::move(link)); },
+          [this](const std::string& endpoint, const Error& error) { refused(endpoint, error.message); });
+      if (!listener) return pass(listener);
+      listener_ = std::move(*listener);
+      status_.emit({{"event", "listening"}, {"address", listener_->address()}});
+    }
+    for (const std::string& address : config_.workers) {
+      dialers_.push_back(net::Dialer::start(
+          driver_.context(), {address}, credentials_, link_knobs_, [this](net::LinkPtr link) { adopt(std::move(link)); },
+          [this, address](const Error& error) { refused(address, error.message); }));
+    }
+    update_coverage();
+    schedule_account();
+    return {};
+  }
+
+  // ---- joining and leaving -------------------------------------------------------------------------------------------
+
+  void adopt(net::LinkPtr link) {
+    auto peer = std::make_shared<Peer>();
+    peer->link = std::move(link);
+    peers_.push_back(peer);
+    // Weak: the link owns its handlers, and the peer owns the link.
+    const std::weak_ptr<Peer> weak = peer;
+    peer->link->start({.on_frame = [this, weak](const wire::FrameView& frame) { if (auto p = weak.lock()) on_frame(p, frame); },
+                       .on_close = [this, weak](const Error& error) { if (auto p = weak.lock()) on_close(p, error); }});
+  }
+
+  void on_frame(const PeerPtr& peer, const wire::FrameView& frame) {
+    if (closing_) return;
+    using enum wire::FrameType;
+    if (!peer->id && frame.header.type != hello && frame.header.type != refuse) return violation(peer, "frame before its hello");
+    switch (frame.header.type) {
+      case hello: return on_hello(peer, frame.body);
+      case combine: return on_combine(peer, frame);
+      case failed: return on_failed(peer, frame);
+      case drain: return on_drain(peer);
+      case refuse: return on_refuse(peer, frame.body);
+      default: return violation(peer, "frame of a type that workers do not send");
+    }
+  }
+
+  void violation(const PeerPtr& peer, const std::string& what) {
+    refuse(peer, {ErrorKind::invalid_input, "protocol violation: " + what});
+  }
+
+  void refuse(const PeerPtr& peer, Error error) {
+    Bytes body;
+    wire::encode(wire::Refuse{error.kind, error.message}, body);
+    peer->link->send(wire::make_frame(wire::FrameType::refuse, 0, body));
+    refused(peer->link->endpoint(), error.message);
+    peer->link->close(std::move(error));
+  }
+
+  void refused(const std::string& endpoint, const std::string& reason) {
+    note(std::format("refused or failed: {}: {}", endpoint, reason));
+    status_.emit({{"event", "refused"}, {"endpoint", endpoint}, {"reason", reason}});
+  }
+
+  void on_hello(const PeerPtr& peer, ByteSpan body) {
+    if (peer->id) return violation(peer, "second hello");
+    auto hello = wire::decode_hello(body);
+    if (!hello) return violation(peer, hello.error().message);
+    peer->hello = std::move(*hello);
+    if (auto fits = check_hello(peer->hello); !fits) return refuse(peer, std::move(fits.error()));
+    replace_former_self(peer);
+    peer->name = unique_name(peer);
+    peer->link->send(wire::make_frame(wire::FrameType::welcome, 0, {}));
+    dispatch::Actions actions;
+    peer->id = dispatcher_.add_worker({peer->name, peer->hello.holdings, peer->hello.row_types, peer->link->stats().rtt}, now(), actions);
+    by_id_[*peer->id] = peer;
+    note(std::format("worker {} joined from {} ({}): {}", peer->name, peer->link->endpoint(), peer->hello.device, describe_holdings(peer->hello)));
+    status_.emit({{"event", "worker_joined"}, {"name", peer->name}, {"key", net::short_name(peer->link->peer())}, {"endpoint", peer->link->endpoint()},
+                  {"device", peer->hello.device}, {"experts", describe_holdings(peer->hello)}, {"held", count_holdings(peer->hello)}});
+    update_coverage();
+    carry_out(actions);
+  }
+
+  Result<> check_hello(const wire::Hello& hello) const {
+    const std::string engine = engine::engine_version();
+    if (minor_version(hello.engine) != minor_version(engine)) {
+      return fail(ErrorKind::incompatible, "the worker runs on '{}', this backbone on '{}': install the same engine version on both", hello.engine, engine);
+    }
+    if (hello.model != anatomy_.digest) {
+      return fail(ErrorKind::incompatible, "the worker holds another model (digest {}…, this backbone serves {}…): start it with the same GGUF as the backbone",
+                  wire::to_hex(hello.model).substr(0, 12), wire::to_hex(anatomy_.digest).substr(0, 12));
+    }
+    if ((hello.row_types >> static_cast<int>(config_.wire) & 1) == 0) {
+      return fail(ErrorKind::incompatible, "the worker does not understand {} rows: update it, or serve with --wire f32", wire::to_string(config_.wire));
+    }
+    for (const wire::LayerHolding& holding : hello.holdings) {
+      const engine::MoeLayer* layer = anatomy_.find(holding.layer);
+      if (layer == nullptr || layer->n_expert != holding.n_expert) {
+        return fail(ErrorKind::invalid_input, "the worker announces {} experts in layer {}, the model has {}", holding.n_expert, holding.layer,
+                    layer == nullptr ? 0 : layer->n_expert);
+      }
+    }
+    return {};
+  }
+
+  /// A worker that lost its link and dialled again, before we noticed that the old link is dead.
+  void replace_former_self(const PeerPtr& peer) {
+    for (const PeerPtr& other : std::vector<PeerPtr>(peers_)) {
+      if (other == peer || !other->id || other->link->peer() != peer->link->peer() || other->hello.name != peer->hello.name) continue;
+      other->link->close({ErrorKind::unavailable, "the same worker joined again"});
+      leave(other, "joined again over a new link");
+    }
+  }
+
+  std::string unique_name(const PeerPtr& peer) const {
+    const std::string wanted = peer->hello.name.empty() ? net::short_name(peer->link->peer()) : peer->hello.name;
+    const auto taken = [this](const std::string& name) {
+      return std::ranges::any_of(peers_, [&](const PeerPtr& p) { return p->id && p->name == name; });
+    };
+    std::string name = wanted;
+    for (int i = 2; taken(name); ++i) name = std::format("{}#{}", wanted, i);
+    return name;
+  }
+
+  void on_refuse(const PeerPtr& peer, ByteSpan body) {
+    auto refusal = wire::decode_refuse(body);
+    const std::string reason = refusal ? refusal->reason : "the worker refused without a readable reason";
+    refused(peer->link->endpoint(), reason);
+    peer->link->close({ErrorKind::unavailable, reason});
+  }
+
+  void on_drain(const PeerPtr& peer) {
+    dispatcher_.drain_worker(*peer->id, now());
+    note(std::format("worker {} drains: it finishes what it has and leaves", peer->name));
+    status_.emit({{"event", "worker_draining"}, {"name", peer->name}});
+    update_coverage();
+  }
+
+  void on_close(const PeerPtr& peer, const Error& error) {
+    if (!closing_) leave(peer, error.message);
+  }
+
+  void leave(const PeerPtr& peer, const std::string& reason) {
+    std::erase(peers_, peer);
+    if (!peer->id) return;
+    const dispatch::WorkerId id = *std::exchange(peer->id, std::nullopt);
+    by_id_.erase(id);
+    std::erase_if(outstanding_, [&](const auto& entry) { return entry.second.peer == peer; });
+    note(std::format("worker {} left: {}", peer->name, reason));
+    status_.emit({{"event", "worker_left"}, {"name", peer->name}, {"reason", reason}});
+    dispatch::Actions actions;
+    dispatcher_.remove_worker(id, reason, now(), actions);
+    update_coverage();
+    carry_out(actions);
+  }
+
+  // ---- coverage ------------------------------------------------------------------------------------------------------
+
+  void update_coverage() {
+    const std::vector<dispatch::Gap> gaps = dispatcher_.gaps(layers_);
+    std::string text = gaps.empty() ? "" : dispatch::describe(gaps);
+    if (announced_ && covered_ == gaps.empty() && text == missing_) return;
+    announced_ = true;
+    covered_ = gaps.empty();
+    missing_ = std::move(text);
+    if (!covered_) note("no live worker holds " + missing_);
+    status_.emit({{"event", "coverage"}, {"complete", covered_}, {"missing", missing_}});
+  }
+
+  std::string missing() {
+    std::string text;
+    driver_.run_exclusive([&] { text = missing_; });
+    return "no live worker holds " + text;
+  }
+
+  // ---- dispatch and combine --------------------------------------------------------------------------------------------
+
+  void carry_out(dispatch::Actions& actions) {
+    for (const dispatch::Send& send : actions.sends) this->send(send);
+    for (dispatch::Finished& finished : actions.finished) {
+      const auto step = steps_.find(finished.step);
+      if (step == steps_.end()) continue;
+      step->second.done = true;
+      step->second.error = std::move(finished.error);
+      forget_requests(finished.step);
+    }
+    actions = {};
+  }
+
+  void send(const dispatch::Send& send) {
+    const auto step = steps_.find(send.step);
+    const auto peer = by_id_.find(send.worker);
+    if (step == steps_.end() || peer == by_id_.end()) return;
+    const engine::RegionCall& call = *step->second.call;
+    if (peer->second->programs.insert(call.program_id).second) send_program(*peer->second, call);
+    EncodedDispatch encoded = encode_dispatch(call, send.pairs, send.request, mode_of(call), config_.wire);
+    outstanding_[send.request] = {send.step, peer->second};
+    dispatch::Tally tally{.bytes_out = encoded.frame.size(), .payload_out = encoded.payload};
+    add(call.layer, tally);
+    tally.steps = 1;
+    tally.tokens = encoded.n_tokens;
+    tally.pairs = send.pairs.size();
+    account_.workers[peer->second->name] += tally;
+    peer->second->link->send(std::move(encoded.frame));
+  }
+
+  void send_program(Peer& peer, const engine::RegionCall& call) {
+    Bytes frame = wire::begin_frame(wire::FrameType::program, call.program_id);
+    wire::encode_program(*call.program, frame);
+    wire::finish_frame(frame);
+    peer.link->send(std::move(frame));
+  }
+
+  static wire::CombineMode mode_of(const engine::RegionCall& call) { return call.sum ? wire::CombineMode::sum : wire::CombineMode::raw; }
+
+  void add(std::uint16_t layer, const dispatch::Tally& tally) {
+    account_.layers[layer] += tally;
+    account_.total += tally;
+  }
+
+  /// Takes a request out of the books; none if it is unknown, which is the case for every answer that comes too late.
+  std::optional<Outstanding> take(std::uint64_t request, const PeerPtr& peer) {
+    const auto found = outstanding_.find(request);
+    if (found == outstanding_.end() || found->second.peer != peer) return std::nullopt;
+    Outstanding taken = std::move(found->second);
+    outstanding_.erase(found);
+    return taken;
+  }
+
+  void on_combine(const PeerPtr& peer, const wire::FrameView& frame) {
+    auto combine = wire::decode_combine(frame.body);
+    if (!combine) return violation(peer, combine.error().message);
+    const auto request = take(frame.header.request, peer);
+    dispatch::Actions actions;
+    const dispatch::Time compute = std::chrono::microseconds(combine->compute_us), queued = std::chrono::microseconds(combine->queue_us);
+    if (!request) {  // its step is over; the dispatcher still learns from it
+      dispatcher_.on_answer(frame.header.request, now(), compute, queued, actions);
+      return carry_out(actions);
+    }
+    Step& step = steps_.at(request->step);
+    const std::span<const dispatch::Pair> pairs = dispatcher_.pairs_of(frame.header.request);
+    const bool sum = step.call->sum;
+    std::vector<std::uint32_t> tokens;
+    if (sum) tokens = tokens_of(pairs);
+    if (auto fits = check_combine(*combine, *step.call, sum ? tokens.size() : pairs.size(), mode_of(*step.call), config_.wire); !fits) {
+      return violation(peer, fits.error().message);
+    }
+    if (dispatcher_.on_answer(frame.header.request, now(), compute, queued, actions) == dispatch::AnswerUse::use) {
+      if (sum) {
+        keep_partial(*combine, *peer->id, std::move(tokens), step);
+      } else {
+        place_rows(*combine, dispatcher_.pairs_of(frame.header.request), *step.call);
+      }
+    }
+    dispatch::Tally tally{.bytes_in = wire::frame_header_bytes + frame.body.size(), .payload_in = combine->rows.size(), .compute = compute, .queued = queued};
+    add(step.call->layer, tally);
+    account_.workers[peer->name] += tally;
+    carry_out(actions);
+  }
+
+  static void keep_partial(const wire::Combine& combine, dispatch::WorkerId worker, std::vector<std::uint32_t> tokens, Step& step) {
+    PartialSum& partial = step.partials.emplace_back();
+    partial.worker = worker;
+    partial.tokens = std::move(tokens);
+    partial.rows.resize(std::size_t{combine.n_rows} * combine.n);
+    wire::decode_rows(wire::effective_row_type(combine.row_type, combine.n), combine.rows, combine.n, combine.n_rows, partial.rows.data(), combine.n);
+  }
+
+  void on_failed(const PeerPtr& peer, const wire::FrameView& frame) {
+    auto failure = wire::decode_failed(frame.body);
+    if (!failure) return violation(peer, failure.error().message);
+    note(std::format("worker {} could not compute a request: {}", peer->name, failure->reason));
+    take(frame.header.request, peer);
+    dispatch::Actions actions;
+    dispatcher_.on_failed(frame.header.request, std::format("worker {}: {}", peer->name, failure->reason), now(), actions);
+    carry_out(actions);
+  }
+
+  void forget_requests(dispatch::StepId step) {
+    std::erase_if(outstanding_, [&](const auto& entry) { return entry.second.step == step; });
+  }
+
+  void forget(dispatch::StepId step) {
+    forget_requests(step);
+    steps_.erase(step);
+  }
+
+  Result<> finish(Ticket ticket, engine::RegionCall& call, Clock::time_point waiting_since) {
+    Result<> result;
+    driver_.run_exclusive([&] {
+      const auto found = steps_.find(ticket);
+      if (found == steps_.end()) {
+        result = fail(ErrorKind::internal, "a region was awaited that was not begun");
+        return;
+      }
+      Step& step = found->second;
+      dispatch::Tally tally{.wait = Clock::now() - waiting_since, .flight = now() - step.begun};
+      if (step.error) {
+        tally.failed_steps = 1;
+        note("a pass failed: " + step.error->message);
+        status_.emit({{"event", "error"}, {"message", step.error->message}});
+        result = std::unexpected(std::move(*step.error));
+      } else if (call.sum) {
+        add_partials(step.partials, call);
+      }
+      add(call.layer, tally);
+      forget(ticket);
+    });
+    return result;
+  }
+
+  // ---- account -------------------------------------------------------------------------------------------------------
+
+  void schedule_account() {
+    account_timer_.expires_after(account_period);
+    account_timer_.async_wait([this](const boost::system::error_code& error) {
+      if (error || closing_) return;
+      if (account_.total.steps != emitted_steps_) emit_account();
+      schedule_account();
+    });
+  }
+
+  void emit_account() {
+    emitted_steps_ = account_.total.steps;
+    Json layers = Json::object(), workers = Json::object();
+    for (const auto& [layer, tally] : account_.layers) layers[std::to_string(layer)] = to_json(tally);
+    for (const auto& [name, tally] : account_.workers) workers[name] = to_json(tally);
+    for (const PeerPtr& peer : peers_) {
+      if (peer->id) workers[peer->name]["rtt_us"] = peer->link->stats().rtt.count();
+    }
+    status_.emit({{"event", "account"}, {"passes", account_.passes}, {"total", to_json(account_.total)}, {"layers", layers}, {"workers", workers}});
+  }
+
+  Config config_;
+  engine::Anatomy anatomy_;
+  net::Credentials credentials_;
+  net::LinkKnobs link_knobs_;
+  std::vector<std::pair<std::uint16_t, std::uint16_t>> layers_;
+
+  // Everything below is touched only on the driving side.
+  dispatch::Dispatcher dispatcher_;
+  std::vector<PeerPtr> peers_;
+  std::unordered_map<dispatch::WorkerId, PeerPtr> by_id_;
+  std::unordered_map<dispatch::StepId, Step> steps_;
+  std::unordered_map<dispatch::RequestId, Outstanding> outstanding_;
+  dispatch::Account account_;
+  StatusChannel status_;
+  std::uint64_t emitted_steps_ = 0;
+  std::string missing_;
+  bool covered_ = false, announced_ = false, closing_ = false;
+
+  // Last, so that it is destroyed first: no handler runs once members go.
+  net::Driver driver_;
+  boost::asio::steady_timer account_timer_;
+  std::unique_ptr<net::Listener> listener_;
+  std::vector<std::unique_ptr<net::Dialer>> dialers_;
+};
+
+}  // namespace
+
+Result<std::unique_ptr<Backbone>> Backbone::open(Config config) {
+  auto anatomy = engine::read_anatomy(config.model);
+  if (!anatomy) return pass(anatomy);
+  const auto home = net::home_folder(config.home);
+  auto identity = net::Identity::load_or_create(home);
+  if (!identity) return pass(identity);
+  auto secret = net::load_or_create_secret(home);
+  if (!secret) return pass(secret);
+  net::Credentials credentials{std::move(*identity), *secret, std::nullopt, true};
+  auto star = std::make_unique<Star>(std::move(config), std::move(*anatomy), std::move(credentials));
+  if (auto started = star->start(); !started) return pass(started);
+  return star;
+}
+
+}  // namespace linkcpp::swarm
