@@ -3,6 +3,8 @@
 
 #include <CLI/CLI.hpp>
 #include <functional>
+#include <string>
+#include <vector>
 
 #include "base/error.h"
 
@@ -13,7 +15,8 @@ using Action = std::function<int()>;
 
 void setup_token(CLI::App& root, Action& chosen);
 void setup_worker(CLI::App& root, Action& chosen);
-void setup_serve(CLI::App& root, Action& chosen);
+/// `passed_on`: the arguments behind "--", which llama-server gets as they are; lives as long as `root`.
+void setup_serve(CLI::App& root, Action& chosen, const std::vector<std::string>& passed_on);
 void setup_demo(CLI::App& root, Action& chosen);
 void setup_inspect(CLI::App& root, Action& chosen);
 void setup_bench(CLI::App& root, Action& chosen);

@@ -1,4 +1,5 @@
 // Entry point: parses the command line, runs one subcommand.
+#include <algorithm>
 #include <csignal>
 #include <cstdio>
 
@@ -28,7 +29,17 @@ int report(const Error& error) {
 
 namespace {
 
-int run(int argc, char** argv) {
+/// What stands behind the first "--" is llama-server's and must not meet our parser.
+std::vector<std::string> split_passed_on(std::vector<std::string>& arguments) {
+  const auto mark = std::ranges::find(arguments, "--");
+  if (mark == arguments.end()) return {};
+  std::vector<std::string> behind(mark + 1, arguments.end());
+  arguments.erase(mark, arguments.end());
+  return behind;
+}
+
+int run(std::vector<std::string> arguments) {
+  const auto passed_on = split_passed_on(arguments);
   CLI::App app{"linkcpp serves Mixture-of-Experts models whose experts live on other people's machines.\n"
                "A backbone runs an unmodified llama-server; workers hold the routed experts.\n\n"
                "  linkcpp demo                     the whole swarm on this machine, with the model that comes along\n"
@@ -44,15 +55,19 @@ int run(int argc, char** argv) {
   Action chosen;
   setup_token(app, chosen);
   setup_worker(app, chosen);
-  setup_serve(app, chosen);
+  setup_serve(app, chosen, passed_on);
   setup_demo(app, chosen);
   setup_inspect(app, chosen);
   setup_bench(app, chosen);
   try {
-    app.parse(argc, argv);
+    std::ranges::reverse(arguments);  // as the parser wants a vector
+    app.parse(std::move(arguments));
   } catch (const CLI::ParseError& error) {
     const int code = app.exit(error);
     return code == 0 ? 0 : 2;
+  }
+  if (!passed_on.empty() && !app.got_subcommand("serve")) {
+    return report({ErrorKind::invalid_input, "only 'linkcpp serve' takes arguments behind '--' (they go to llama-server)"});
   }
   return chosen ? chosen() : 2;
 }
@@ -63,7 +78,7 @@ int run(int argc, char** argv) {
 int main(int argc, char** argv) {
   std::signal(SIGPIPE, SIG_IGN);
   try {
-    return linkcpp::cli::run(argc, argv);
+    return linkcpp::cli::run({argv + 1, argv + argc});
   } catch (const std::exception& error) {
     return linkcpp::cli::report({linkcpp::ErrorKind::internal, error.what()});
   }

@@ -63,7 +63,14 @@ struct Anatomy {
   std::uint64_t total_bytes = 0;   ///< tensor bytes of all files
   std::uint64_t expert_bytes = 0;  ///< bytes of routed expert tensors
   std::vector<MoeLayer> layers;    ///< MoE layers only, by key
-  wire::Digest digest{};           ///< model digest: see model_digest in anatomy.cpp and docs/protocol.md
+  /// Model digest: names the model for which experts are computed, however it is split into files. SHA-256 over, in order:
+  ///   "linkcpp model 1\n", "architecture A\n", "n_embd N\n", "top_k N\n", "n_vocab N\n" (numbers in decimal);
+  ///   for every expert tensor, by layer key and role: "experts NAME TYPE N_IN N_OUT N_EXPERT\n" (N_IN is 0 for a bias);
+  ///   for every router "blk.N.ffn_gate_inp.weight" and "output_norm.weight", by name: "tensor NAME TYPE BYTES\n", its bytes;
+  ///   for every expert tensor, by layer key and role: "sample NAME\n", then of expert 0, of expert n/2 and of the last one
+  ///   the first 64 bytes of the slice (fewer if the slice is smaller).
+  /// It tells models apart by accident, also fine-tunes of one base; it is no proof that every byte of an expert is genuine.
+  wire::Digest digest{};
 
   [[nodiscard]] const MoeLayer* find(LayerKey key) const;
 };

@@ -2,7 +2,6 @@
 #pragma once
 
 #include <ggml-backend.h>
-#include <ggml-cpu.h>
 #include <ggml.h>
 
 #include <cstring>
@@ -19,6 +18,7 @@ class ReferenceService final : public engine::ExpertService {
  public:
   explicit ReferenceService(std::vector<ggml_tensor*> weights) {
     for (ggml_tensor* w : weights) weights_[w->name] = w;
+    cpu_.reset(ggml_backend_init_by_type(GGML_BACKEND_DEVICE_TYPE_CPU, nullptr));
   }
 
   Result<Ticket> begin(engine::RegionCall& call) override {
@@ -80,7 +80,7 @@ class ReferenceService final : public engine::ExpertService {
     }
     ggml_cgraph* graph = ggml_new_graph(c);
     ggml_build_forward_expand(graph, ops[p.output]);
-    ggml_graph_compute_with_ctx(c, graph, 1);
+    if (ggml_backend_graph_compute(cpu_.get(), graph) != GGML_STATUS_SUCCESS) GGML_ABORT("the reference graph failed");
     const float* rows = static_cast<const float*>(ops[p.output]->data);
     const std::size_t n = p.n_out();
     if (!call.sum) {
@@ -98,6 +98,10 @@ class ReferenceService final : public engine::ExpertService {
     }
   }
 
+  struct BackendFree {
+    void operator()(ggml_backend_t b) const { ggml_backend_free(b); }
+  };
+  std::unique_ptr<ggml_backend, BackendFree> cpu_;
   std::map<std::string, ggml_tensor*> weights_;
   std::map<Ticket, engine::RegionCall*> calls_;
   Ticket last_ = 0;

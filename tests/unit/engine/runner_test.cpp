@@ -29,7 +29,7 @@ struct AllocatorFree {
 class Bench {
  public:
   explicit Bench(MoeShape shape, unsigned seed = 7) : moe_(build_moe_graph(shape)), random_(seed) {
-    ggml_backend_load_all();
+    [[maybe_unused]] static const bool loaded = (ggml_backend_load_all(), true);
     cpu_.reset(ggml_backend_init_by_type(GGML_BACKEND_DEVICE_TYPE_CPU, nullptr));
     for (ggml_tensor* w : moe_.weights) own(w);
     allocator_.reset(ggml_gallocr_new(ggml_backend_get_default_buffer_type(cpu_.get())));
