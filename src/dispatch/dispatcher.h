@@ -22,7 +22,8 @@ using WorkerId = std::uint32_t;
 using StepId = std::uint64_t;
 using RequestId = std::uint64_t;
 
-/// One selected expert of one token. `index` identifies the pair in the step (row of the raw result): token * top_k + slot.
+/// One selected expert of one token. `index` identifies the pair in the step (row of the raw result): token * top_k + slot,
+/// below the number of the step's pairs.
 struct Pair {
   std::uint32_t token = 0;
   std::uint32_t index = 0;
@@ -42,6 +43,8 @@ struct Knobs {
   Time resend_floor = std::chrono::milliseconds(250); ///< never re-dispatch a late request to a replica sooner than this
   double resend_factor = 4.0;                         ///< late: this many times the predicted completion
   std::uint32_t max_attempts = 8;                     ///< sends of one pair before the step fails
+  double extra_worker_gain = 0.1;                     ///< touch another worker only if that shortens the step by this share
+  Time assumed_per_pair = std::chrono::microseconds(20);  ///< compute of one pair, until a worker has answered once
 };
 
 /// Action: send these pairs of the step to a worker. Pairs are sorted by token, then index.
@@ -100,6 +103,8 @@ class Dispatcher {
 
   /// Pairs of a request that is outstanding or was just answered with `use`.
   [[nodiscard]] std::span<const Pair> pairs_of(RequestId request) const;
+  /// Steps and requests in the books; 0 when nothing is under way. For tests: nothing may leak.
+  [[nodiscard]] std::size_t outstanding() const;
   /// Experts of these layers that no live worker holds. `layers`: (layer, n_expert).
   [[nodiscard]] std::vector<Gap> gaps(std::span<const std::pair<std::uint16_t, std::uint16_t>> layers) const;
 

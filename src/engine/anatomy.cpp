@@ -203,16 +203,23 @@ class Builder {
     if (!names_.insert(tensor.name).second) {
       return bad("has tensor \"{}\" in two of its parts; a part belongs to another model.", shown(tensor.name));
     }
+    const auto expert = parse_expert_name(tensor.name);
     anatomy_.total_bytes += tensor.bytes;
+    (expert ? anatomy_.expert_types : anatomy_.backbone_types)[ggml_type_name(static_cast<ggml_type>(tensor.type))] += tensor.bytes;
+    if (expert) return add_expert_tensor(tensor, *expert, file);
+    note_backbone_tensor(tensor, file);
+    return {};
+  }
+
+  /// What else counts: the tensors of the digest, a shared expert, experts in an old layout.
+  void note_backbone_tensor(const GgufTensor& tensor, std::uint32_t file) {
     if (tensor.name == "output_norm.weight") add_whole(tensor, file);
     if (tensor.name == "token_embd.weight") n_embedding_rows_ = tensor.ne[1];
     const auto block = parse_block_name(tensor.name);
-    if (!block) return {};
+    if (!block) return;
     if (block->role == "ffn_gate_inp.weight") add_whole(tensor, file);
     if (block->role.starts_with("ffn_") && block->role.find("_shexp.") != std::string_view::npos) anatomy_.shared_expert = true;
     if (block->role.starts_with("ffn_gate.") && block->role != "ffn_gate.weight" && block->role != "ffn_gate.bias") separate_experts_ = true;
-    const auto expert = parse_expert_name(tensor.name);
-    return expert ? add_expert_tensor(tensor, *expert, file) : Result<>{};
   }
 
   void add_whole(const GgufTensor& tensor, std::uint32_t file) {
@@ -304,6 +311,20 @@ std::uint64_t MoeLayer::expert_bytes() const {
   std::uint64_t bytes = 0;
   for (const ExpertTensor& tensor : tensors) bytes += tensor.slice_bytes;
   return bytes;
+}
+
+std::uint32_t MoeLayer::n_in() const {
+  for (const ExpertTensor& tensor : tensors) {
+    if (!tensor.is_bias && !tensor.role.starts_with("ffn_down")) return static_cast<std::uint32_t>(tensor.n_in);
+  }
+  return 0;
+}
+
+std::uint32_t MoeLayer::n_out() const {
+  for (const ExpertTensor& tensor : tensors) {
+    if (!tensor.is_bias && tensor.role.starts_with("ffn_down")) return static_cast<std::uint32_t>(tensor.n_out);
+  }
+  return 0;
 }
 
 const MoeLayer* Anatomy::find(LayerKey key) const {

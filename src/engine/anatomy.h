@@ -3,6 +3,7 @@
 
 #include <cstdint>
 #include <filesystem>
+#include <map>
 #include <optional>
 #include <string>
 #include <string_view>
@@ -47,6 +48,8 @@ struct MoeLayer {
   std::uint32_t n_expert = 0;
   std::vector<ExpertTensor> tensors;
   [[nodiscard]] std::uint64_t expert_bytes() const;  ///< bytes of one expert over all tensors
+  [[nodiscard]] std::uint32_t n_in() const;          ///< elements of an expert's input row (gate or up); 0 if it has neither
+  [[nodiscard]] std::uint32_t n_out() const;         ///< elements of an expert's result row (down); 0 if it has none
 };
 
 struct Anatomy {
@@ -62,6 +65,8 @@ struct Anatomy {
   bool shared_expert = false;
   std::uint64_t total_bytes = 0;   ///< tensor bytes of all files
   std::uint64_t expert_bytes = 0;  ///< bytes of routed expert tensors
+  std::map<std::string, std::uint64_t> expert_types;    ///< bytes of routed expert tensors by type name
+  std::map<std::string, std::uint64_t> backbone_types;  ///< bytes of all other tensors by type name
   std::vector<MoeLayer> layers;    ///< MoE layers only, by key
   /// Model digest: names the model for which experts are computed, however it is split into files. SHA-256 over, in order:
   ///   "linkcpp model 1\n", "architecture A\n", "n_embd N\n", "top_k N\n", "n_vocab N\n" (numbers in decimal);

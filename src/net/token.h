@@ -15,7 +15,12 @@ namespace linkcpp::net {
 using Secret = std::array<std::uint8_t, 32>;
 
 /// Text form: "lkc1." + base64url(payload, with a four-byte SHA-256 check so that a truncated paste is told from a wrong one).
+///
+/// Payload, little-endian: u16 payload length (itself included), backbone key, secret, u8 count, then each address as u16 length and text.
 struct JoinToken {
+  /// More addresses than these are not encoded.
+  static constexpr std::size_t max_addresses = 16;
+
   PeerKey backbone;                    ///< the only key that the worker accepts
   Secret secret{};                     ///< proves to the backbone that the worker was invited
   std::vector<std::string> addresses;  ///< "host:port", tried in order; may be empty for workers that listen

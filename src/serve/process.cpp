@@ -3,9 +3,9 @@
 #include <fcntl.h>
 #include <linux/close_range.h>
 #include <poll.h>
-#include <sys/pidfd.h>
 #include <sys/prctl.h>
 #include <sys/socket.h>
+#include <sys/syscall.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -138,7 +138,7 @@ Result<Process> Process::start(const Command& command) {
     const auto kind = error == ENOENT ? ErrorKind::not_found : ErrorKind::io;
     return fail(kind, "cannot start {}: {}", command.argv[0], reason(error));
   }
-  process.pidfd_ = Fd(pidfd_open(pid, 0));
+  process.pidfd_ = Fd(static_cast<int>(syscall(SYS_pidfd_open, pid, 0)));
   if (!process.pidfd_) return fail(ErrorKind::io, "cannot watch {}: {}", command.argv[0], reason(errno));
   return process;
 }

@@ -1,0 +1,203 @@
+#include <algorithm>
+#include <boost/asio/co_spawn.hpp>
+#include <boost/asio/detached.hpp>
+#include <boost/asio/dispatch.hpp>
+#include <boost/asio/post.hpp>
+#include <boost/asio/steady_timer.hpp>
+#include <random>
+#include <utility>
+
+#include "net/callback_gate.h"
+#include "net/coroutine.h"
+#include "net/endpoint.h"
+#include "net/handshake.h"
+#include "net/socket.h"
+#include "net/transport.h"
+
+namespace linkcpp::net {
+namespace {
+
+namespace asio = boost::asio;
+using boost::system::error_code;
+using Clock = std::chrono::steady_clock;
+using Resolver = asio::ip::basic_resolver<Tcp, Strand>;
+
+/// Another attempt would meet the same refusal.
+bool fatal(ErrorKind kind) { return kind == ErrorKind::unauthorized || kind == ErrorKind::incompatible; }
+
+/// The part that asynchronous work shares; all of it, and its connections, run on one strand.
+class Dialling : public std::enable_shared_from_this<Dialling> {
+ public:
+  Dialling(asio::io_context& context, std::vector<std::string> addresses, Credentials credentials, LinkKnobs knobs, Dialer::OnLink on_link,
+           Dialer::OnFailure on_failure)
+      : strand_(asio::make_strand(context)), resolver_(strand_), timer_(strand_), addresses_(std::move(addresses)),
+        credentials_(std::make_shared<const Credentials>(std::move(credentials))), knobs_(std::move(knobs)), on_link_(std::move(on_link)),
+        on_failure_(std::move(on_failure)), random_(std::random_device{}()) {
+    knobs_.backoff_min = std::max(knobs_.backoff_min, std::chrono::milliseconds(1));
+    knobs_.backoff_max = std::max(knobs_.backoff_max, knobs_.backoff_min);
+  }
+
+  void start() {
+    const auto self = shared_from_this();
+    asio::co_spawn(strand_, [self] { return self->dial_for_ever(); }, asio::detached);
+  }
+
+  void stop() {
+    gate_.close();
+    asio::post(strand_, [self = shared_from_this()] {
+      self->stopped_ = true;
+      self->resolver_.cancel();
+      self->timer_.cancel();
+      if (self->handshake_) self->handshake_->abort({ErrorKind::unavailable, "this node stopped dialling"});
+    });
+  }
+
+ private:
+  asio::awaitable<void> dial_for_ever() {
+    auto tls = TlsContext::create(credentials_->identity, credentials_->expected_peer);
+    if (!tls) co_return failed(tls.error());
+    tls_ = std::move(*tls);
+    if (addresses_.empty()) co_return failed({ErrorKind::invalid_input, "there is no address to dial; give one as host:port"});
+    auto pause = knobs_.backoff_min;
+    while (!stopped_) {
+      worst_ = ErrorKind::unavailable;
+      if (auto connection = co_await try_all()) {
+        const auto up = Clock::now();
+        co_await live(std::move(connection));
+        // A link that dies young is no reason to hurry: the peer may accept and then refuse for its own reasons.
+        if (Clock::now() - up >= knobs_.backoff_max) pause = knobs_.backoff_min;
+      }
+      if (stopped_) break;
+      if (fatal(worst_)) pause = knobs_.backoff_max;
+      co_await sleep(jittered(pause));
+      pause = std::min(2 * pause, knobs_.backoff_max);
+    }
+  }
+
+  /// Between half and all of it, so that many nodes do not dial in step.
+  Clock::duration jittered(Clock::duration pause) { return Clock::duration(std::uniform_int_distribution(pause.count() / 2, pause.count())(random_)); }
+
+  asio::awaitable<void> sleep(Clock::duration pause) {
+    timer_.expires_after(pause);
+    co_await timer_.async_wait(as_values);
+  }
+
+  asio::awaitable<std::shared_ptr<TlsConnection>> try_all() {
+    for (const std::string& address : addresses_) {
+      if (stopped_) co_return nullptr;
+      auto endpoints = co_await resolve(address);
+      if (stopped_) co_return nullptr;
+      if (!endpoints) {
+        failed(endpoints.error());
+        continue;
+      }
+      for (const Tcp::endpoint& endpoint : *endpoints) {
+        auto connection = co_await try_one(endpoint);
+        if (stopped_) co_return nullptr;
+        if (connection) co_return std::move(*connection);
+        const std::string numeric = to_text(endpoint);
+        failed({connection.error().kind,
+                std::format("cannot join {}{}: {}", address, numeric == address ? "" : " (" + numeric + ")", connection.error().message)});
+      }
+    }
+    co_return nullptr;
+  }
+
+  asio::awaitable<Result<std::vector<Tcp::endpoint>>> resolve(const std::string& address) {
+    const auto where = parse_endpoint(address);
+    if (!where) co_return std::unexpected(where.error());
+    error_code error;
+    // Numbers need no resolver, whose thread could be busy with a name server that does not answer.
+    if (const auto numeric = asio::ip::make_address(where->host, error); !error) co_return std::vector{Tcp::endpoint(numeric, where->port)};
+    timer_.expires_after(knobs_.handshake_deadline);
+    timer_.async_wait([weak = weak_from_this()](const error_code& cancelled) {
+      if (auto self = weak.lock(); self && !cancelled) self->resolver_.cancel();
+    });
+    const auto [failure, found] = co_await resolver_.async_resolve(where->host, std::to_string(where->port), as_values);
+    timer_.cancel();
+    if (failure == asio::error::operation_aborted) {
+      co_return fail(ErrorKind::timeout, "cannot join {}: the name server does not answer", address);
+    }
+    if (failure) co_return fail(ErrorKind::unavailable, "cannot join {}: the host is not known: {}", address, failure.message());
+    std::vector<Tcp::endpoint> endpoints;
+    for (const auto& entry : found) endpoints.push_back(entry.endpoint());
+    co_return endpoints;
+  }
+
+  asio::awaitable<Result<std::shared_ptr<TlsConnection>>> try_one(Tcp::endpoint endpoint) {
+    handshake_ = std::make_shared<Handshake>(Socket(strand_), tls_, credentials_, knobs_);
+    auto connection = co_await attempt(handshake_, endpoint);
+    handshake_.reset();
+    co_return connection;
+  }
+
+  asio::awaitable<Result<std::shared_ptr<TlsConnection>>> attempt(std::shared_ptr<Handshake> handshake, Tcp::endpoint endpoint) {
+    handshake->set_endpoint(to_text(endpoint));
+    error_code error;
+    handshake->socket().open(endpoint.protocol(), error);
+    if (error) co_return fail(ErrorKind::io, "cannot open a socket: {}", error.message());
+    set_congestion_control(handshake->socket().native_handle(), knobs_.congestion_control);
+    handshake->start_deadline();
+    std::tie(error) = co_await handshake->socket().async_connect(endpoint, as_values);
+    if (handshake->aborted()) co_return std::unexpected(*handshake->aborted());
+    if (error) co_return fail(ErrorKind::unavailable, "{}; is the peer up, and the address right?", error.message());
+    co_return co_await handshake->run(TlsSide::client);
+  }
+
+  /// Hands the link out and waits until it has ended.
+  asio::awaitable<void> live(std::shared_ptr<TlsConnection> connection) {
+    const auto ended = std::make_shared<bool>(false);
+    connection->when_finished([ended, weak = weak_from_this()] {
+      *ended = true;
+      if (auto self = weak.lock()) self->timer_.cancel();
+    });
+    gate_.run([&] { on_link_(TlsConnection::wrap(std::move(connection))); });
+    connection.reset();
+    while (!*ended && !stopped_) {
+      timer_.expires_at(Clock::time_point::max());
+      co_await timer_.async_wait(as_values);
+    }
+  }
+
+  void failed(const Error& error) {
+    if (worst_ != ErrorKind::unauthorized) worst_ = fatal(error.kind) ? error.kind : worst_;
+    gate_.run([&] {
+      if (on_failure_) on_failure_(error);
+    });
+  }
+
+  Strand strand_;
+  Resolver resolver_;
+  asio::steady_timer timer_;
+  std::vector<std::string> addresses_;
+  std::shared_ptr<const Credentials> credentials_;
+  LinkKnobs knobs_;
+  Dialer::OnLink on_link_;
+  Dialer::OnFailure on_failure_;
+  CallbackGate gate_;
+  std::shared_ptr<const TlsContext> tls_;
+  std::shared_ptr<Handshake> handshake_;  ///< the attempt in progress
+  std::minstd_rand random_;
+  ErrorKind worst_ = ErrorKind::unavailable;  ///< of this round
+  bool stopped_ = false;
+};
+
+class TcpDialer final : public Dialer {
+ public:
+  explicit TcpDialer(std::shared_ptr<Dialling> dialling) : dialling_(std::move(dialling)) {}
+  ~TcpDialer() override { dialling_->stop(); }
+
+ private:
+  std::shared_ptr<Dialling> dialling_;
+};
+
+}  // namespace
+
+std::unique_ptr<Dialer> Dialer::start(asio::io_context& context, std::vector<std::string> addresses, Credentials credentials, LinkKnobs knobs,
+                                      OnLink on_link, OnFailure on_failure) {
+  auto dialling = std::make_shared<Dialling>(context, std::move(addresses), std::move(credentials), std::move(knobs), std::move(on_link), std::move(on_failure));
+  dialling->start();
+  return std::make_unique<TcpDialer>(std::move(dialling));
+}
+
+}  // namespace linkcpp::net

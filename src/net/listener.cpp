@@ -1,0 +1,196 @@
+#include <algorithm>
+#include <boost/asio/co_spawn.hpp>
+#include <boost/asio/detached.hpp>
+#include <boost/asio/ip/v6_only.hpp>
+#include <boost/asio/post.hpp>
+#include <boost/asio/steady_timer.hpp>
+#include <list>
+#include <utility>
+
+#include "net/callback_gate.h"
+#include "net/coroutine.h"
+#include "net/endpoint.h"
+#include "net/handshake.h"
+#include "net/socket.h"
+#include "net/transport.h"
+
+namespace linkcpp::net {
+namespace {
+
+namespace asio = boost::asio;
+using boost::system::error_code;
+using Acceptor = asio::basic_socket_acceptor<Tcp, Strand>;
+using Clock = std::chrono::steady_clock;
+
+constexpr auto accept_pause = std::chrono::milliseconds(100);
+/// When all places are taken, whoever has been shaking hands for so long must make room: honest peers are faster.
+constexpr std::chrono::milliseconds handshake_patience{1000};
+
+/// The part that asynchronous work shares. All of it runs on the acceptor's strand, except the handshakes, which have their own.
+class Acceptance : public std::enable_shared_from_this<Acceptance> {
+ public:
+  Acceptance(asio::io_context& context, Acceptor acceptor, std::shared_ptr<const TlsContext> tls, Credentials credentials, LinkKnobs knobs,
+             Listener::OnLink on_link, Listener::OnRefused on_refused)
+      : context_(context), acceptor_(std::move(acceptor)), wake_(acceptor_.get_executor()), tls_(std::move(tls)),
+        credentials_(std::make_shared<const Credentials>(std::move(credentials))), knobs_(std::move(knobs)), on_link_(std::move(on_link)),
+        on_refused_(std::move(on_refused)) {
+    knobs_.max_handshakes = std::max<std::size_t>(knobs_.max_handshakes, 1);
+  }
+
+  void start() {
+    const auto self = shared_from_this();
+    asio::co_spawn(acceptor_.get_executor(), [self] { return self->accept_all(); }, asio::detached);
+  }
+
+  void stop() {
+    gate_.close();
+    asio::post(acceptor_.get_executor(), [self = shared_from_this()] {
+      self->stopped_ = true;
+      error_code ignored;
+      self->acceptor_.close(ignored);
+      self->wake_.cancel();
+      for (const Attempt& attempt : self->attempts_) abort(attempt, {ErrorKind::unavailable, "this node stopped listening"});
+    });
+  }
+
+ private:
+  struct Attempt {
+    std::shared_ptr<Handshake> handshake;
+    Clock::time_point begun;
+    bool evicted = false;  ///< told to end; its coroutine gives the place back
+  };
+  using Place = std::list<Attempt>::iterator;
+
+  static void abort(const Attempt& attempt, Error reason) {
+    asio::post(attempt.handshake->socket().get_executor(),
+               [handshake = attempt.handshake, reason = std::move(reason)]() mutable { handshake->abort(std::move(reason)); });
+  }
+
+  asio::awaitable<void> accept_all() {
+    while (!stopped_) {
+      co_await wait_for_place();
+      if (stopped_) break;
+      auto [error, socket] = co_await acceptor_.async_accept(asio::make_strand(context_), as_values);
+      if (stopped_) break;
+      if (!error) {
+        admit(std::move(socket));
+        continue;
+      }
+      if (error == asio::error::connection_aborted) continue;
+      // Out of file descriptors, usually: it may pass.
+      refused("(not yet accepted)", {ErrorKind::io, std::format("cannot accept connections: {}", error.message())});
+      wake_.expires_after(accept_pause);
+      co_await wake_.async_wait(as_values);
+    }
+  }
+
+  asio::awaitable<void> wait_for_place() {
+    const auto patience = std::min(handshake_patience, knobs_.handshake_deadline);
+    while (!stopped_ && attempts_.size() >= knobs_.max_handshakes) {
+      Attempt& oldest = attempts_.front();
+      if (!oldest.evicted && Clock::now() >= oldest.begun + patience) {
+        oldest.evicted = true;
+        abort(oldest, {ErrorKind::unavailable,
+                       std::format("{} connections were shaking hands, and this one was the slowest", knobs_.max_handshakes)});
+      }
+      wake_.expires_after(accept_pause);
+      co_await wake_.async_wait(as_values);
+    }
+  }
+
+  void admit(Socket socket) {
+    error_code error;
+    const auto endpoint = socket.remote_endpoint(error);
+    if (error) return;  // gone already
+    auto handshake = std::make_shared<Handshake>(std::move(socket), tls_, credentials_, knobs_);
+    handshake->set_endpoint(to_text(endpoint));
+    const Place place = attempts_.insert(attempts_.end(), Attempt{handshake, Clock::now()});
+    const auto self = shared_from_this();
+    asio::co_spawn(handshake->socket().get_executor(), [self, handshake, place] { return self->shake_hands(handshake, place); }, asio::detached);
+  }
+
+  asio::awaitable<void> shake_hands(std::shared_ptr<Handshake> handshake, Place place) {
+    const std::string endpoint = handshake->endpoint();
+    handshake->start_deadline();
+    auto connection = co_await handshake->run(TlsSide::server);
+    if (connection) {
+      gate_.run([&] { on_link_(TlsConnection::wrap(std::move(*connection))); });
+    } else {
+      refused(endpoint, connection.error());
+    }
+    asio::post(acceptor_.get_executor(), [self = shared_from_this(), place] {
+      self->attempts_.erase(place);
+      self->wake_.cancel();
+    });
+  }
+
+  void refused(const std::string& endpoint, const Error& error) {
+    gate_.run([&] {
+      if (on_refused_) on_refused_(endpoint, error);
+    });
+  }
+
+  asio::io_context& context_;
+  Acceptor acceptor_;
+  asio::steady_timer wake_;
+  std::shared_ptr<const TlsContext> tls_;
+  std::shared_ptr<const Credentials> credentials_;
+  LinkKnobs knobs_;
+  Listener::OnLink on_link_;
+  Listener::OnRefused on_refused_;
+  CallbackGate gate_;
+  std::list<Attempt> attempts_;
+  bool stopped_ = false;
+};
+
+class TcpListener final : public Listener {
+ public:
+  TcpListener(std::shared_ptr<Acceptance> acceptance, std::string address) : acceptance_(std::move(acceptance)), address_(std::move(address)) {}
+  ~TcpListener() override { acceptance_->stop(); }
+  [[nodiscard]] std::string address() const override { return address_; }
+
+ private:
+  std::shared_ptr<Acceptance> acceptance_;
+  std::string address_;
+};
+
+error_code bind_and_listen(Acceptor& acceptor, const Tcp::endpoint& endpoint, const LinkKnobs& knobs) {
+  error_code error;
+  acceptor.open(endpoint.protocol(), error);
+  if (error) return error;
+  error_code ignored;
+  acceptor.set_option(asio::socket_base::reuse_address(true), ignored);
+  if (endpoint.address().is_v6()) acceptor.set_option(asio::ip::v6_only(false), ignored);
+  set_congestion_control(acceptor.native_handle(), knobs.congestion_control);
+  acceptor.bind(endpoint, error);
+  if (!error) acceptor.listen(asio::socket_base::max_listen_connections, error);
+  return error;
+}
+
+}  // namespace
+
+Result<std::unique_ptr<Listener>> Listener::open(asio::io_context& context, const std::string& address, Credentials credentials, LinkKnobs knobs,
+                                                 OnLink on_link, OnRefused on_refused) {
+  const auto where = parse_endpoint(address);
+  if (!where) return std::unexpected(where.error());
+  auto tls = TlsContext::create(credentials.identity, credentials.expected_peer);
+  if (!tls) return pass(tls);
+  error_code error;
+  Tcp::resolver resolver(context);
+  const auto found = resolver.resolve(where->host, std::to_string(where->port), Tcp::resolver::passive, error);
+  if (error) return fail(ErrorKind::invalid_input, "cannot listen on {}: the host is not known: {}", address, error.message());
+  Acceptor acceptor(asio::make_strand(context));
+  for (const auto& entry : found) {
+    acceptor.close(error);
+    error = bind_and_listen(acceptor, entry.endpoint(), knobs);
+    if (!error) break;
+  }
+  if (error) return fail(ErrorKind::io, "cannot listen on {}: {}; choose another address or port", address, error.message());
+  std::string bound = to_text(acceptor.local_endpoint(error));
+  auto acceptance = std::make_shared<Acceptance>(context, std::move(acceptor), std::move(*tls), std::move(credentials), std::move(knobs),
+                                                 std::move(on_link), std::move(on_refused));
+  acceptance->start();
+  return std::make_unique<TcpListener>(std::move(acceptance), std::move(bound));
+}
+
+}  // namespace linkcpp::net

@@ -1,0 +1,122 @@
+// An authenticated TLS connection that carries frames: the body of a Link over TCP.
+#pragma once
+
+#include <atomic>
+#include <boost/asio/steady_timer.hpp>
+#include <chrono>
+#include <cstdint>
+#include <deque>
+#include <functional>
+#include <memory>
+#include <mutex>
+#include <optional>
+#include <string>
+
+#include "net/frame_buffer.h"
+#include "net/link.h"
+#include "net/socket.h"
+#include "net/tls_session.h"
+#include "net/transport.h"
+
+namespace linkcpp::net {
+
+/// Threads: send() encrypts and writes on the calling thread, as far as the kernel takes the bytes, so that a frame leaves at once whoever
+/// drives the io_context. All else (reading, handlers, timers, waiting for the kernel) runs on the socket's strand. Lock order: tls_, queue_.
+class TlsConnection : public std::enable_shared_from_this<TlsConnection> {
+ public:
+  /// What a finished handshake leaves behind. `received` may already hold frames that followed the peer's proof.
+  struct Parts {
+    Socket socket;
+    std::unique_ptr<TlsSession> session;
+    FrameBuffer received;
+    std::string endpoint;
+  };
+  TlsConnection(Parts parts, LinkKnobs knobs);
+
+  void start(Link::Handlers handlers);
+  void send(Bytes frame);
+  void close(Error reason);
+  /// Closes without on_close: nobody is left who could be told.
+  void abandon();
+  [[nodiscard]] LinkStats stats() const;
+  [[nodiscard]] const PeerKey& peer() const { return peer_; }
+  [[nodiscard]] const std::string& endpoint() const { return endpoint_; }
+
+  /// Called on the strand when the connection has ended, after on_close. Set on the strand, before the link is handed out.
+  void when_finished(std::function<void()> hook) { finished_hook_ = std::move(hook); }
+
+  /// A link around a connection; the last copy to go closes it.
+  static LinkPtr wrap(std::shared_ptr<TlsConnection> connection);
+
+ private:
+  using Clock = std::chrono::steady_clock;
+  enum class Pumped { idle, blocked, more, failed };
+
+  // ---- sending, any thread
+  void pump();
+  Pumped pump_some();
+  bool encrypt_batch();
+  bool take_frames();
+  Pumped write_out();
+  void pump_when_writable();
+  void pump_if_output();
+
+  // ---- on the strand
+  void read();
+  void on_read(const boost::system::error_code& error, std::size_t n);
+  bool decrypt(std::size_t n);
+  void deliver();
+  bool handle(const wire::FrameView& frame);
+  void on_ping(const wire::FrameView& frame);
+  void on_pong(const wire::FrameView& frame);
+  void schedule_keep_warm(Clock::time_point when);
+  void keep_warm();
+  void ping(Clock::time_point now);
+  void begin_close();
+  void farewell();
+  void finish(Error reason);
+  void report(Error reason);
+  void shut();
+
+  [[nodiscard]] bool heard_nothing_for(std::chrono::nanoseconds limit, Clock::time_point now);
+
+  const LinkKnobs knobs_;
+  const PeerKey peer_;
+  const std::string endpoint_;
+
+  mutable std::mutex queue_mutex_;
+  std::deque<Bytes> queue_;
+  std::size_t queued_bytes_ = 0;   ///< not yet encrypted
+  bool pumping_ = false;           ///< somebody encrypts and writes, or waits until the kernel takes more
+  bool closing_ = false;           ///< nothing more is accepted
+  std::optional<Error> close_reason_;
+
+  std::mutex tls_mutex_;
+  std::unique_ptr<TlsSession> session_;
+  bool open_ = true;               ///< the socket may be written
+  std::deque<Bytes> batch_;        ///< frames being encrypted
+  std::size_t batch_at_ = 0;       ///< bytes of the first that are done
+  Bytes small_;                    ///< small frames joined into one record
+  std::size_t written_ = 0;        ///< bytes of the session's output that the kernel has
+  std::optional<Error> send_error_;
+
+  // Strand only.
+  Socket socket_;
+  FrameBuffer received_;
+  std::unique_ptr<std::byte[]> ciphertext_;
+  Link::Handlers handlers_;
+  std::function<void()> finished_hook_;
+  boost::asio::steady_timer warm_timer_, close_timer_;
+  Clock::time_point heard_;
+  std::optional<Clock::time_point> ping_sent_;
+  std::uint64_t ping_stamp_ = 0;
+  std::optional<Error> unreported_;  ///< ended before start()
+  bool started_ = false, reading_ = false, leaving_ = false, finished_ = false;
+
+  std::atomic<bool> muted_ = false;  ///< the handle is gone: no handler may run
+  std::atomic<std::uint64_t> bytes_sent_{0}, frames_sent_{0}, bytes_received_{0}, frames_received_{0};
+  std::atomic<std::int64_t> rtt_ns_{0}, rtt_min_ns_{0};
+  std::atomic<Clock::rep> sent_;     ///< when something was last sent
+};
+
+}  // namespace linkcpp::net
