@@ -14,6 +14,10 @@
 
 namespace linkcpp {
 
+/// Numbers that any bytes are a valid value of. Not bool: a byte of 2 would be undefined behaviour.
+template <class T>
+concept WireNumber = std::is_arithmetic_v<T> && !std::same_as<std::remove_cv_t<T>, bool>;
+
 static_assert(std::endian::native == std::endian::little, "the wire is little-endian and copied as it lies in memory");
 
 using Bytes = std::vector<std::byte>;
@@ -24,8 +28,7 @@ class ByteWriter {
  public:
   explicit ByteWriter(Bytes& out) : out_(out) {}
 
-  template <class T>
-    requires std::is_arithmetic_v<T>
+  template <WireNumber T>
   void put(T value) {
     raw({reinterpret_cast<const std::byte*>(&value), sizeof value});
   }
@@ -53,8 +56,7 @@ class ByteReader {
  public:
   explicit ByteReader(ByteSpan in) : in_(in) {}
 
-  template <class T>
-    requires std::is_arithmetic_v<T>
+  template <WireNumber T>
   T get() {
     T value{};
     ByteSpan from = take(sizeof value);

@@ -299,10 +299,14 @@ class Serving {
     }
   }
 
+  /// The first signal stops gracefully, a later one at once. One Ctrl-C may arrive twice, from the terminal and from a launcher.
   awaitable<void> watch_signals() {
+    std::optional<std::chrono::steady_clock::time_point> last;
     for (;;) {
       const auto [error, number] = co_await signals_.async_wait(no_throw);
       if (error) co_return;
+      const auto now = std::chrono::steady_clock::now();
+      if (now - std::exchange(last, now).value_or(now - std::chrono::hours(1)) < std::chrono::milliseconds(500)) continue;
       progress_.line(supervisor_->stopping() ? "stopping at once" : "stopping llama-server (again to stop at once)");
       supervisor_->stop();
     }
@@ -349,9 +353,12 @@ void add_swarm_options(CLI::App& command, ServeOptions& o) {
   command.add_option("--worker", o.workers, "HOST:PORT of a worker that listens; may be repeated")->envname("LINKCPP_WORKER");
   command.add_option("--mode", o.mode, "raw: bit-identical to local; sum: up to top-k times fewer bytes back")->envname("LINKCPP_MODE")->capture_default_str();
   command.add_option("--wire", o.wire, "Type of activations on the wire: f32 (exact) or f16 (half the bytes)")->envname("LINKCPP_WIRE")->capture_default_str();
-  command.add_option("--deadline", o.deadline_ms, "Milliseconds after which a layer's step fails")->envname("LINKCPP_DEADLINE")->check(CLI::Range(1, 86'400'000))->capture_default_str();
-  command.add_option("--resend-floor", o.resend_floor_ms, "Never send late pairs to a replica sooner than this many milliseconds")
-      ->envname("LINKCPP_RESEND_FLOOR")->check(CLI::Range(1, 86'400'000))->capture_default_str();
+  const CLI::AsNumberWithUnit duration(std::map<std::string, int>{{"ms", 1}, {"s", 1000}, {"min", 60'000}});
+  const CLI::Range sensible(1, 86'400'000);
+  command.add_option("--deadline", o.deadline_ms, "Time after which a layer's step fails: milliseconds, or with a unit (2s)")
+      ->envname("LINKCPP_DEADLINE")->transform(duration)->check(sensible)->capture_default_str()->option_text("TIME [10000]");
+  command.add_option("--resend-floor", o.resend_floor_ms, "Never send late pairs to a replica sooner than this")
+      ->envname("LINKCPP_RESEND_FLOOR")->transform(duration)->check(sensible)->capture_default_str()->option_text("TIME [250]");
   command.add_option("--home", o.home, "Folder of this node's key and secret (default: ~/.config/linkcpp)")->envname("LINKCPP_HOME");
   command.add_option("--name", o.name, "What workers see this backbone as")->envname("LINKCPP_NAME")->capture_default_str();
 }

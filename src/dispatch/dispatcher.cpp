@@ -278,7 +278,8 @@ WorkerId Dispatcher::add_worker(WorkerInfo info, Time now, Actions& out) {
   }
   std::ranges::sort(waiting);
   for (const StepId step_id : waiting) {
-    const std::vector<Pair> parked = std::exchange(state_->steps.at(step_id).parked, {});
+    std::vector<Pair> parked = std::exchange(state_->steps.at(step_id).parked, {});
+    std::ranges::sort(parked, {}, &Pair::index);  // they were parked in the order of losses
     state_->assign(step_id, parked, {}, now, out);
   }
   return id;

@@ -2,15 +2,21 @@
 
 #include <algorithm>
 
+#include "wire/frame.h"
+#include "wire/frame_size.h"
+#include "wire/program.h"
+
 namespace linkcpp::engine {
 namespace {
 
-// Layout of a dispatch body (wire/messages.h): layer u16, mode u8, row type u8, program u64, n_tokens u32, n_pairs u32;
-// then a u8 count a token and a u16 expert a pair.
-constexpr std::uint64_t dispatch_fixed_bytes = 2 + 1 + 1 + 8 + 4 + 4;
-constexpr std::uint64_t count_bytes = 1, expert_bytes = 2, scalar_bytes = sizeof(float);
-
-std::uint64_t row_bytes(wire::RowType type, std::uint32_t n) { return wire::row_bytes(wire::effective_row_type(type, n), n); }
+/// A program with a layer's inputs and result row; what it computes does not matter for its size on the wire.
+wire::Program program_of(const StepShape& shape) {
+  wire::Program program;
+  program.inputs.push_back({wire::Input::Kind::token, shape.n_in});
+  program.inputs.insert(program.inputs.end(), shape.pair_scalars, {wire::Input::Kind::pair, 1});
+  program.ops.push_back({.n_out = shape.n_out});
+  return program;
+}
 
 }  // namespace
 
@@ -23,12 +29,12 @@ StepBytes& StepBytes::operator+=(const StepBytes& other) {
 }
 
 StepBytes exchange_bytes(const StepShape& shape, std::uint64_t n_tokens, std::uint64_t n_pairs, wire::CombineMode mode, wire::RowType type) {
+  const wire::Program program = program_of(shape);
   StepBytes bytes;
-  bytes.dispatch_rows = n_tokens * row_bytes(type, shape.n_in);
-  bytes.dispatch = wire::frame_header_bytes + dispatch_fixed_bytes + n_tokens * count_bytes +
-                   n_pairs * (expert_bytes + shape.pair_scalars * scalar_bytes) + bytes.dispatch_rows;
-  bytes.combine_rows = (mode == wire::CombineMode::raw ? n_pairs : n_tokens) * row_bytes(type, shape.n_out);
-  bytes.combine = wire::frame_header_bytes + wire::combine_header_bytes + bytes.combine_rows;
+  bytes.dispatch = wire::frame_header_bytes + wire::dispatch_bytes(program, type, n_tokens, n_pairs);
+  bytes.combine = wire::frame_header_bytes + wire::combine_bytes(program, type, mode, n_tokens, n_pairs);
+  bytes.dispatch_rows = wire::input_bytes(program.inputs[0], type, n_tokens, n_pairs);
+  bytes.combine_rows = bytes.combine - wire::frame_header_bytes - wire::combine_header_bytes;
   return bytes;
 }
 

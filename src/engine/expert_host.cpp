@@ -17,7 +17,7 @@ constexpr std::size_t max_programs = 256;             // remembered with what wa
 constexpr std::size_t max_cached_pairs = 64;          // graphs up to this size are kept: decoding needs the same few again and again
 constexpr std::size_t max_cached_graphs = 64;
 constexpr std::uint64_t max_cached_bytes = 256u << 20;
-constexpr std::size_t max_graph_pairs = 4096;         // bounds memory; results do not depend on how a batch is cut
+constexpr std::size_t max_graph_pairs = 4096;         // of rows that do not depend on their neighbours; bounds memory
 
 /// Layers whose weights have these types and shapes can share a graph.
 struct WeightShape {
@@ -38,12 +38,23 @@ Signature signature_of(const BoundProgram& bound) {
   return signature;
 }
 
+/// Whether a result row is the same bits whatever other rows are computed beside it. ggml's CPU kernels for super-blocks of 256
+/// switch to another order of additions where enough rows of a batch select the same expert; repacked layouts and other devices may do
+/// so for any type.
+bool rows_are_independent(const BoundProgram& bound, const ExpertDevice& device) {
+  const auto independent = [&](const ExpertWeight* weight) {
+    return weight->is_bias || (ggml_blck_size(weight->tensor->type) < 256 && ggml_backend_buffer_is_host(weight->tensor->buffer));
+  };
+  return device.is_cpu() && std::ranges::all_of(bound.weights, independent);
+}
+
 /// A program in one layer, checked.
 struct Prepared {
   LayerKey key = 0;
   const ExpertLayer* layer = nullptr;
   BoundProgram bound;
   std::size_t signature = 0;  ///< index into KnownProgram::signatures
+  bool independent_rows = true;
   std::size_t max_pairs = 0;  ///< in one graph
 };
 
@@ -94,11 +105,10 @@ class GgmlExpertHost final : public ExpertHost {
     for (const HostRequest& request : batch) {
       if (auto fits = check_request(program, *p.layer, request); !fits) return fits;
     }
-    batch_.assign(program, *p.layer, batch);
-    std::size_t first = 0, n = 0;
-    for (; first < batch_.n_tokens(); first += n) {
-      const PairForm form = batch_.piece(first, p.max_pairs, p.bound.grid, n);
-      if (auto done = compute(p, form, first, n); !done) return done;
+    if (p.independent_rows) return compute_all(p, batch);
+    // Neighbours from other requests would change a request's bits: each is computed as it came.
+    for (HostRequest& request : batch) {
+      if (auto done = compute_all(p, {&request, 1}); !done) return done;
     }
     return {};
   }
@@ -151,7 +161,9 @@ class GgmlExpertHost final : public ExpertHost {
     }
     if (auto able = check_device(k.program, *bound, key); !able) return pass(able);
     Prepared prepared{.key = key, .layer = layer, .bound = std::move(*bound)};
-    prepared.max_pairs = std::clamp<std::size_t>(options_.max_graph_bytes / std::max<std::uint64_t>(prepared.bound.pair_bytes, 1), 1, max_graph_pairs);
+    prepared.independent_rows = rows_are_independent(prepared.bound, *device_);
+    const std::size_t cut = prepared.independent_rows ? max_graph_pairs : wire::max_dispatch_pairs;
+    prepared.max_pairs = std::clamp<std::size_t>(options_.max_graph_bytes / std::max<std::uint64_t>(prepared.bound.pair_bytes, 1), 1, cut);
     Signature signature = signature_of(prepared.bound);
     const auto same = std::ranges::find(k.signatures, signature);
     prepared.signature = static_cast<std::size_t>(same - k.signatures.begin());
@@ -172,6 +184,16 @@ class GgmlExpertHost final : public ExpertHost {
   }
 
   // ---- graphs --------------------------------------------------------------------------------------------------------
+
+  Result<> compute_all(const Prepared& p, std::span<HostRequest> requests) {
+    batch_.assign(current_->program, *p.layer, requests);
+    std::size_t first = 0, n = 0;
+    for (; first < batch_.n_tokens(); first += n) {
+      const PairForm form = batch_.piece(first, p.max_pairs, p.bound.grid, n);
+      if (auto done = compute(p, form, first, n); !done) return done;
+    }
+    return {};
+  }
 
   Result<> compute(const Prepared& p, PairForm form, std::size_t first, std::size_t n_tokens) {
     if (form.n_pairs() > max_cached_pairs) return compute_once(p, form, first, n_tokens);

@@ -63,7 +63,7 @@ class ExpertHost {
   virtual Result<> validate(const wire::Program& program, LayerKey layer) = 0;
   /// What run() would refuse a request for: the program, a span of the wrong length, pairs out of order, an expert that is not held.
   virtual Result<> check(const wire::Program& program, LayerKey layer, const HostRequest& request) = 0;
-  /// Computes a batch. Fails without computing if check() refuses one of its requests; on any failure the outputs are undefined.
+  /// Computes a batch, in one graph where that leaves each request's bits as if it were alone. Fails without computing if check() refuses one of its requests; on any failure the outputs are undefined.
   virtual Result<> run(const wire::Program& program, LayerKey layer, std::span<HostRequest> batch) = 0;
   /// Makes a run() in progress, and all later ones, fail with `unavailable` soon. From any thread.
   virtual void interrupt() noexcept = 0;

@@ -15,7 +15,7 @@ namespace linkcpp::net {
 class Driver {
  public:
   Driver();
-  /// Stops the background thread; pending handlers are destroyed, not run.
+  /// Stops the background thread; pending handlers are destroyed, not run. Threads inside run_until() return early.
   ~Driver();
   Driver(const Driver&) = delete;
   Driver& operator=(const Driver&) = delete;
@@ -24,7 +24,8 @@ class Driver {
 
   /// Runs handlers on the calling thread until `done()` is true or the deadline passes; returns done(). `done` is
   /// evaluated only on the driving thread, so what handlers write needs no lock to be read in it.
-  /// Two threads may wait at the same time: one drives, and the other takes over when it leaves.
+  /// Two threads may wait at the same time: one drives and looks at the other's condition too; it takes over when the first leaves. So
+  /// `done` may be called on another waiter's thread, and must not call the driver. Deadlines have the resolution of epoll, 1 ms.
   bool run_until(const std::function<bool()>& done, std::chrono::steady_clock::time_point deadline);
 
   /// Runs `task` on the driving side (mutually exclusive with all handlers) and returns when it has run.

@@ -28,6 +28,9 @@ struct LinkStats {
 ///
 /// Threading: send(), close() and stats() from any thread. Handlers run on a thread that drives the link's io_context, one
 /// at a time for one link. on_close runs exactly once, after which no other handler runs.
+///
+/// Lifetime: dropping the last LinkPtr closes the link without on_close (a handler that runs on another thread at that moment is not
+/// waited for). Handlers should hold their link weakly: the link owns them. A LinkPtr must go before its io_context.
 class Link {
  public:
   struct Handlers {
@@ -35,11 +38,12 @@ class Link {
     std::function<void(const Error&)> on_close;
   };
   virtual ~Link() = default;
-  /// Begins receiving. Called once.
+  /// Begins receiving. Called once; frames that came before are delivered then, never from inside this call.
   virtual void start(Handlers handlers) = 0;
-  /// Queues one whole encoded frame. Never blocks; after close it does nothing.
+  /// Sends or queues one whole encoded frame. Never waits for the peer; after close it does nothing.
   virtual void send(Bytes frame) = 0;
-  /// Flushes what was queued, bounded by a short deadline, then closes.
+  /// Flushes what was queued, bounded by a short deadline, then closes and calls on_close with `reason`. Received frames that were not
+  /// delivered yet are dropped.
   virtual void close(Error reason) = 0;
   [[nodiscard]] virtual LinkStats stats() const = 0;
   [[nodiscard]] virtual const PeerKey& peer() const = 0;

@@ -1,4 +1,8 @@
 // Making links over TCP with TLS 1.3, mutual Ed25519 authentication and the join token's proof.
+//
+// Listeners and dialers call back on threads that drive the io_context. When their destructor returns, no callback runs or will run (unless
+// it was called from inside one), so do not destroy them while holding a lock that a callback takes. They must go before the io_context;
+// sockets close as soon as the context runs again.
 #pragma once
 
 #include <boost/asio/io_context.hpp>
@@ -22,7 +26,7 @@ struct LinkKnobs {
   std::chrono::milliseconds silence_limit{5'000};        ///< nothing heard for this long while pinging: the peer is gone
   std::chrono::milliseconds backoff_min{100};            ///< first pause before dialling again; doubles, with jitter
   std::chrono::milliseconds backoff_max{5'000};
-  std::size_t max_handshakes = 64;                       ///< unauthenticated connections at once
+  std::size_t max_handshakes = 64;                       ///< unauthenticated connections at once; the slowest must go when more wait
   std::size_t max_queued_bytes = 512u << 20;             ///< queued to send on one link before it is closed as stuck
   std::string congestion_control = "cubic";              ///< best effort, where the kernel permits it
 };

@@ -102,10 +102,10 @@ std::string describe_event(const Json& event) {
   const auto text = [&](const char* key) { return printable(text_of(event, key)); };
   if (kind == "listening") return std::format("listening for workers on {}", text("address"));
   if (kind == "worker_joined") {
-    return std::format("worker '{}' joined from {} ({}; {})", text("name"), text("endpoint"), text("device"), text("experts"));
+    return std::format("worker {} joined from {} ({}; {})", text("name"), text("endpoint"), text("device"), text("experts"));
   }
-  if (kind == "worker_left") return std::format("worker '{}' left: {}", text("name"), text("reason"));
-  if (kind == "worker_draining") return std::format("worker '{}' drains: it finishes what it has and leaves", text("name"));
+  if (kind == "worker_left") return std::format("worker {} left: {}", text("name"), text("reason"));
+  if (kind == "worker_draining") return std::format("worker {} drains: it finishes what it has and leaves", text("name"));
   if (kind == "refused") return std::format("refused {}: {}", text("endpoint"), text("reason"));
   if (kind == "error") return std::format("error: {}", text("message"));
   return {};

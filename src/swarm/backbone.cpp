@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <boost/asio/steady_timer.hpp>
 #include <cstdio>
+#include <deque>
 #include <unordered_map>
 #include <utility>
 #include <vector>
@@ -15,6 +16,7 @@
 #include "swarm/peer.h"
 #include "swarm/region_frames.h"
 #include "swarm/status.h"
+#include "wire/frame_size.h"
 
 namespace linkcpp::swarm {
 namespace {
@@ -37,13 +39,19 @@ std::string minor_version(const std::string& engine) {
   return first == std::string::npos ? engine : engine.substr(0, engine.find('.', first + 1));
 }
 
-/// One region on its way.
+/// A step of the dispatcher: a region, or the part of it that fits a frame.
 struct Step {
   engine::RegionCall* call = nullptr;
-  dispatch::Time begun{0};
   bool done = false;
   std::optional<Error> error;
   std::vector<PartialSum> partials;
+};
+
+/// A region on its way: large ones travel in parts. The parts' addresses are kept by their steps.
+struct Journey {
+  dispatch::Time begun{0};
+  std::deque<engine::RegionCall> parts;
+  std::vector<dispatch::StepId> steps;
 };
 
 /// One dispatch frame that was sent and not yet answered.
@@ -112,26 +120,23 @@ class Star final : public Backbone {
   }
 
   Result<Ticket> begin(engine::RegionCall& call) override {
-    const std::size_t n_pairs = call.experts.size();
-    if (n_pairs != std::size_t{call.n_tokens} * call.top_k || call.top_k > wire::max_token_pairs || call.n_tokens > wire::max_dispatch_tokens ||
-        n_pairs > wire::max_dispatch_pairs) {
-      return fail(ErrorKind::invalid_input, "a region of {} tokens with top-{} exceeds the protocol's limits; lower the batch size (-ub)",
-                  call.n_tokens, call.top_k);
+    const std::uint32_t tokens = wire::tokens_in_a_frame(*call.program, config_.wire, mode_of(call), call.top_k);
+    if (tokens == 0 || call.experts.size() != std::size_t{call.n_tokens} * call.top_k) {
+      return fail(ErrorKind::invalid_input, "a token of top-{} with rows of {} does not fit a frame", call.top_k, call.program->n_out());
     }
-    std::vector<dispatch::Pair> pairs(n_pairs);
-    for (std::uint32_t i = 0; i < n_pairs; ++i) {
-      const std::int32_t expert = call.experts[i];
+    for (const std::int32_t expert : call.experts) {
       if (expert < 0 || expert > UINT16_MAX) return fail(ErrorKind::internal, "the router selected expert {}, which cannot be", expert);
-      pairs[i] = {i / call.top_k, i, static_cast<std::uint16_t>(expert)};
     }
     Ticket ticket = 0;
     driver_.run_exclusive([&] {
-      dispatch::Actions actions;
-      ticket = dispatcher_.begin(call.layer, pairs, now(), actions);
-      steps_.emplace(ticket, Step{.call = &call, .begun = now()});
-      dispatch::Tally tally{.steps = 1, .tokens = call.n_tokens, .pairs = n_pairs};
-      add(call.layer, tally);
-      carry_out(actions);
+      ticket = ++last_ticket_;
+      Journey& journey = journeys_[ticket];
+      journey.begun = now();
+      add(call.layer, {.steps = 1, .tokens = call.n_tokens, .pairs = call.experts.size()});
+      for (std::uint32_t first = 0; first < call.n_tokens; first += tokens) {
+        journey.parts.push_back(part_of(call, first, std::min(tokens, call.n_tokens - first)));
+      }
+      for (engine::RegionCall& part : journey.parts) begin_part(part, journey);
       driver_.context().poll();  // the frames leave now, before the caller computes what overlaps
     });
     return ticket;
@@ -140,8 +145,8 @@ class Star final : public Backbone {
   Result<> await(Ticket ticket, engine::RegionCall& call, const std::function<bool()>& aborted) override {
     const auto start = Clock::now();
     const auto done = [this, ticket] {
-      const auto step = steps_.find(ticket);
-      return step == steps_.end() || step->second.done;
+      const auto journey = journeys_.find(ticket);
+      return journey == journeys_.end() || std::ranges::all_of(journey->second.steps, [this](dispatch::StepId id) { return steps_.at(id).done; });
     };
     auto wake = start + tick;
     while (!driver_.run_until(done, wake)) {
@@ -161,10 +166,7 @@ class Star final : public Backbone {
   }
 
   void abandon(Ticket ticket) override {
-    driver_.run_exclusive([this, ticket] {
-      dispatcher_.cancel(ticket);
-      forget(ticket);
-    });
+    driver_.run_exclusive([this, ticket] { forget(ticket); });
   }
 
   void pass_done() override {
@@ -452,28 +454,61 @@ class Star final : public Backbone {
     std::erase_if(outstanding_, [&](const auto& entry) { return entry.second.step == step; });
   }
 
-  void forget(dispatch::StepId step) {
-    forget_requests(step);
-    steps_.erase(step);
+  /// Tokens [first, first + n) of a call, as a call of its own over the same buffers.
+  static engine::RegionCall part_of(const engine::RegionCall& call, std::uint32_t first, std::uint32_t n) {
+    engine::RegionCall part = call;
+    part.n_tokens = n;
+    part.experts = call.experts.subspan(std::size_t{first} * call.top_k, std::size_t{n} * call.top_k);
+    for (std::size_t k = 0; k < call.inputs.size(); ++k) {
+      const wire::Input& input = call.program->inputs[k];
+      const std::size_t row = std::size_t{input.n} * (input.kind == wire::Input::Kind::token ? 1 : call.top_k);
+      part.inputs[k] = call.inputs[k].subspan(first * row, n * row);
+    }
+    const std::size_t row = std::size_t{call.program->n_out()} * (call.sum ? 1 : call.top_k);
+    part.output = call.output.subspan(first * row, n * row);
+    return part;
+  }
+
+  void begin_part(engine::RegionCall& part, Journey& journey) {
+    std::vector<dispatch::Pair> pairs(part.experts.size());
+    for (std::uint32_t i = 0; i < pairs.size(); ++i) pairs[i] = {i / part.top_k, i, static_cast<std::uint16_t>(part.experts[i])};
+    dispatch::Actions actions;
+    const dispatch::StepId step = dispatcher_.begin(part.layer, pairs, now(), actions);
+    journey.steps.push_back(step);
+    steps_.emplace(step, Step{.call = &part});
+    carry_out(actions);
+  }
+
+  void forget(Ticket ticket) {
+    const auto journey = journeys_.find(ticket);
+    if (journey == journeys_.end()) return;
+    for (const dispatch::StepId step : journey->second.steps) {
+      dispatcher_.cancel(step);
+      forget_requests(step);
+      steps_.erase(step);
+    }
+    journeys_.erase(journey);
   }
 
   Result<> finish(Ticket ticket, engine::RegionCall& call, Clock::time_point waiting_since) {
     Result<> result;
     driver_.run_exclusive([&] {
-      const auto found = steps_.find(ticket);
-      if (found == steps_.end()) {
+      const auto found = journeys_.find(ticket);
+      if (found == journeys_.end()) {
         result = fail(ErrorKind::internal, "a region was awaited that was not begun");
         return;
       }
-      Step& step = found->second;
-      dispatch::Tally tally{.wait = Clock::now() - waiting_since, .flight = now() - step.begun};
-      if (step.error) {
-        tally.failed_steps = 1;
-        note("a pass failed: " + step.error->message);
-        status_.emit({{"event", "error"}, {"message", step.error->message}});
-        result = std::unexpected(std::move(*step.error));
-      } else if (call.sum) {
-        add_partials(step.partials, call);
+      dispatch::Tally tally{.wait = Clock::now() - waiting_since, .flight = now() - found->second.begun};
+      for (const dispatch::StepId id : found->second.steps) {
+        Step& step = steps_.at(id);
+        if (step.error && result) {
+          tally.failed_steps = 1;
+          note("a pass failed: " + step.error->message);
+          status_.emit({{"event", "error"}, {"message", step.error->message}});
+          result = std::unexpected(std::move(*step.error));
+        } else if (!step.error && call.sum) {
+          add_partials(step.partials, *step.call);
+        }
       }
       add(call.layer, tally);
       forget(ticket);
@@ -513,6 +548,8 @@ class Star final : public Backbone {
   dispatch::Dispatcher dispatcher_;
   std::vector<PeerPtr> peers_;
   std::unordered_map<dispatch::WorkerId, PeerPtr> by_id_;
+  std::unordered_map<Ticket, Journey> journeys_;
+  Ticket last_ticket_ = 0;
   std::unordered_map<dispatch::StepId, Step> steps_;
   std::unordered_map<dispatch::RequestId, Outstanding> outstanding_;
   dispatch::Account account_;

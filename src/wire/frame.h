@@ -2,7 +2,6 @@
 #pragma once
 
 #include <cstdint>
-#include <optional>
 
 #include "base/bytes.h"
 #include "base/error.h"
@@ -31,7 +30,8 @@ enum class FrameType : std::uint8_t {
   drain = 11,   ///< worker to backbone: finishes what it has, send nothing new
 };
 
-/// Layout: magic u32, version u8, type u8, flags u16, body length u32, request id u64.
+/// Layout: magic u32, version u8, type u8, flags u16, body length u32, request id u64. No flag is defined: they are sent as 0 and
+/// not looked at.
 struct FrameHeader {
   std::uint8_t version = protocol_version;
   FrameType type = FrameType::ping;

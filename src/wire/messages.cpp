@@ -1,46 +1,65 @@
 #include "wire/messages.h"
 
 #include <algorithm>
+#include <cassert>
+
+#include "wire/program.h"
+#include "wire/text.h"
 
 namespace linkcpp::wire {
 namespace {
 
-constexpr std::size_t max_holdings = 2048;
-constexpr std::size_t max_experts = 4096;
-constexpr std::size_t max_text = 1024;
-constexpr std::uint32_t max_rows = max_dispatch_pairs;
-constexpr std::uint32_t max_elements = 1u << 20;
-
-std::unexpected<Error> malformed(const char* what, const char* why) { return fail(ErrorKind::invalid_input, "malformed {}: {}", what, why); }
-
-Result<RowType> row_type(std::uint8_t code, const char* what) {
-  if (code >= row_type_count) return fail(ErrorKind::invalid_input, "malformed {}: row type {} is not known", what, code);
-  return static_cast<RowType>(code);
+template <class... Args>
+std::unexpected<Error> malformed(const char* what, std::format_string<Args...> why, Args&&... args) {
+  return fail(ErrorKind::invalid_input, "malformed {}: {}", what, std::format(why, std::forward<Args>(args)...));
 }
 
-Result<CombineMode> mode(std::uint8_t code, const char* what) {
-  if (code > static_cast<std::uint8_t>(CombineMode::sum)) return fail(ErrorKind::invalid_input, "malformed {}: combine mode {} is not known", what, code);
-  return static_cast<CombineMode>(code);
+/// Dispatch and Combine both begin with a combine mode and a row type.
+struct Encoding {
+  CombineMode mode = CombineMode::raw;
+  RowType row_type = RowType::f32;
+};
+
+Result<Encoding> decode_encoding(ByteReader& in, const char* what) {
+  const auto mode = in.get<std::uint8_t>();
+  const auto type = in.get<std::uint8_t>();
+  if (mode > static_cast<std::uint8_t>(CombineMode::sum)) return malformed(what, "combine mode {} is not known", mode);
+  if (type >= row_type_count) return malformed(what, "row type {} is not known", type);
+  return Encoding{static_cast<CombineMode>(mode), static_cast<RowType>(type)};
 }
 
 /// Refuse and Failed have one layout: kind u8, reason text.
 void encode_reason(ErrorKind kind, const std::string& reason, Bytes& out) {
   ByteWriter writer(out);
   writer.put(static_cast<std::uint8_t>(kind));
-  writer.text(std::string_view(reason).substr(0, max_text));
+  writer.text(plain_text(reason, max_reason_bytes));
 }
 
 template <class T>
 Result<T> decode_reason(ByteSpan body, const char* what) {
   ByteReader in(body);
   const auto kind = in.get<std::uint8_t>();
-  T reason;
-  reason.reason = in.text();
+  const std::string reason = in.text();
   if (!in.finished()) return malformed(what, "its length does not fit its text");
-  if (kind > static_cast<std::uint8_t>(ErrorKind::internal)) return malformed(what, "unknown kind");
-  if (reason.reason.size() > max_text) return malformed(what, "its text is too long");
-  reason.kind = static_cast<ErrorKind>(kind);
-  return reason;
+  if (kind > static_cast<std::uint8_t>(ErrorKind::internal)) return malformed(what, "error kind {} is not known", kind);
+  return T{static_cast<ErrorKind>(kind), plain_text(reason, max_reason_bytes)};
+}
+
+constexpr std::size_t words_of(std::uint32_t n_expert) { return (n_expert + 63) / 64; }
+
+Result<LayerHolding> decode_holding(ByteReader& in) {
+  LayerHolding holding;
+  holding.layer = in.get<std::uint16_t>();
+  holding.n_expert = in.get<std::uint16_t>();
+  if (!in.ok()) return malformed("hello", "it is cut short");
+  if (holding.n_expert == 0 || holding.n_expert > max_experts) {
+    return malformed("hello", "layer {} has {} experts, 1 to {} are allowed", holding.layer, holding.n_expert, max_experts);
+  }
+  holding.bits.resize(words_of(holding.n_expert));
+  for (std::uint64_t& word : holding.bits) word = in.get<std::uint64_t>();
+  const unsigned in_last = holding.n_expert % 64;
+  if (in_last != 0 && holding.bits.back() >> in_last != 0) return malformed("hello", "layer {} marks experts beyond its {}", holding.layer, holding.n_expert);
+  return holding;
 }
 
 int hex_digit(char c) {
@@ -82,10 +101,11 @@ Result<Digest> digest_from_hex(std::string_view text) {
 }
 
 void encode(const Hello& hello, Bytes& out) {
+  assert(hello.holdings.size() <= max_holdings);
   ByteWriter writer(out);
-  writer.text(hello.engine);
-  writer.text(hello.name);
-  writer.text(hello.device);
+  writer.text(plain_text(hello.engine, max_name_bytes));
+  writer.text(plain_text(hello.name, max_name_bytes));
+  writer.text(plain_text(hello.device, max_name_bytes));
   writer.put(hello.n_threads);
   writer.put(hello.row_types);
   writer.raw(std::as_bytes(std::span(hello.model)));
@@ -93,7 +113,7 @@ void encode(const Hello& hello, Bytes& out) {
   for (const LayerHolding& holding : hello.holdings) {
     writer.put(holding.layer);
     writer.put(holding.n_expert);
-    for (const std::uint64_t word : holding.bits) writer.put(word);
+    for (std::size_t w = 0; w < words_of(holding.n_expert); ++w) writer.put<std::uint64_t>(w < holding.bits.size() ? holding.bits[w] : 0);
   }
 }
 
@@ -109,19 +129,16 @@ Result<Hello> decode_hello(ByteSpan body) {
   if (!model.empty()) std::memcpy(hello.model.data(), model.data(), model.size());
   const auto n_holdings = in.get<std::uint16_t>();
   if (!in.ok()) return malformed("hello", "it is cut short");
-  if (std::max({hello.engine.size(), hello.name.size(), hello.device.size()}) > 256) return malformed("hello", "a text is longer than 256 bytes");
-  if (n_holdings > max_holdings) return malformed("hello", "too many layers");
+  for (const std::string* text : {&hello.engine, &hello.name, &hello.device}) {
+    if (text->size() > max_name_bytes) return malformed("hello", "a text has {} bytes, the limit is {}", text->size(), max_name_bytes);
+    if (!is_plain_text(*text)) return malformed("hello", "a text is not plain UTF-8");
+  }
+  if (n_holdings > max_holdings) return malformed("hello", "it announces {} layers, the limit is {}", n_holdings, max_holdings);
   for (std::uint16_t i = 0; i < n_holdings; ++i) {
-    LayerHolding& holding = hello.holdings.emplace_back();
-    holding.layer = in.get<std::uint16_t>();
-    holding.n_expert = in.get<std::uint16_t>();
-    if (!in.ok() || holding.n_expert > max_experts) return malformed("hello", "a layer is cut short or announces too many experts");
-    holding.bits.resize((holding.n_expert + 63u) / 64);
-    for (std::uint64_t& word : holding.bits) word = in.get<std::uint64_t>();
-    if (holding.n_expert % 64 != 0 && in.ok() && holding.bits.back() >> (holding.n_expert % 64) != 0) {
-      return malformed("hello", "a layer marks experts beyond its count");
-    }
-    if (i > 0 && hello.holdings[i - 1u].layer >= holding.layer) return malformed("hello", "layers are not in ascending order");
+    auto holding = decode_holding(in);
+    if (!holding) return pass(holding);
+    if (i > 0 && hello.holdings.back().layer >= holding->layer) return malformed("hello", "layer {} is out of order", holding->layer);
+    hello.holdings.push_back(std::move(*holding));
   }
   if (!in.finished()) return malformed("hello", "its length does not fit its contents");
   return hello;
@@ -133,6 +150,9 @@ void encode(const Failed& failed, Bytes& out) { encode_reason(failed.kind, faile
 Result<Failed> decode_failed(ByteSpan body) { return decode_reason<Failed>(body, "failure"); }
 
 void encode_dispatch_header(const Dispatch& dispatch, Bytes& out) {
+  assert(dispatch.n_tokens > 0 && dispatch.n_tokens <= max_dispatch_tokens);
+  assert(dispatch.pairs.size() >= dispatch.n_tokens && dispatch.pairs.size() <= max_dispatch_pairs);
+  assert(std::ranges::is_sorted(dispatch.pairs, {}, &WirePair::token) && dispatch.pairs.back().token < dispatch.n_tokens);
   ByteWriter writer(out);
   writer.put(dispatch.layer);
   writer.put(static_cast<std::uint8_t>(dispatch.mode));
@@ -141,38 +161,46 @@ void encode_dispatch_header(const Dispatch& dispatch, Bytes& out) {
   writer.put(dispatch.n_tokens);
   writer.put(static_cast<std::uint32_t>(dispatch.pairs.size()));
   const std::span<std::byte> counts = writer.extend(dispatch.n_tokens);
-  for (const WirePair& pair : dispatch.pairs) counts[pair.token] = static_cast<std::byte>(static_cast<unsigned>(counts[pair.token]) + 1);
-  for (const WirePair& pair : dispatch.pairs) writer.put(pair.expert);
+  for (const WirePair& pair : dispatch.pairs) {
+    assert(counts[pair.token] != std::byte{max_token_pairs});
+    counts[pair.token] = static_cast<std::byte>(std::to_integer<unsigned>(counts[pair.token]) + 1);
+  }
+  const std::span<std::byte> experts = writer.extend(dispatch.pairs.size() * sizeof(WirePair::expert));
+  for (std::size_t p = 0; p < dispatch.pairs.size(); ++p) {
+    std::memcpy(experts.data() + p * sizeof(WirePair::expert), &dispatch.pairs[p].expert, sizeof(WirePair::expert));
+  }
 }
 
 Result<Dispatch> decode_dispatch(ByteSpan body) {
   ByteReader in(body);
   Dispatch dispatch;
   dispatch.layer = in.get<std::uint16_t>();
-  auto combine_mode = mode(in.get<std::uint8_t>(), "dispatch");
-  if (!combine_mode) return pass(combine_mode);
-  auto type = row_type(in.get<std::uint8_t>(), "dispatch");
-  if (!type) return pass(type);
-  dispatch.mode = *combine_mode;
-  dispatch.row_type = *type;
+  auto encoding = decode_encoding(in, "dispatch");
+  if (!encoding) return pass(encoding);
+  dispatch.mode = encoding->mode;
+  dispatch.row_type = encoding->row_type;
   dispatch.program = in.get<std::uint64_t>();
   dispatch.n_tokens = in.get<std::uint32_t>();
   const auto n_pairs = in.get<std::uint32_t>();
   if (!in.ok()) return malformed("dispatch", "it is cut short");
-  if (dispatch.n_tokens == 0 || dispatch.n_tokens > max_dispatch_tokens) return malformed("dispatch", "its token count is out of range");
-  if (n_pairs == 0 || n_pairs > max_dispatch_pairs) return malformed("dispatch", "its pair count is out of range");
+  if (dispatch.n_tokens == 0 || dispatch.n_tokens > max_dispatch_tokens) {
+    return malformed("dispatch", "it has {} tokens, 1 to {} are allowed", dispatch.n_tokens, max_dispatch_tokens);
+  }
+  if (n_pairs == 0 || n_pairs > max_dispatch_pairs) return malformed("dispatch", "it has {} pairs, 1 to {} are allowed", n_pairs, max_dispatch_pairs);
   const ByteSpan counts = in.take(dispatch.n_tokens);
-  const ByteSpan experts = in.take(std::size_t{n_pairs} * sizeof(std::uint16_t));
+  const ByteSpan experts = in.take(std::size_t{n_pairs} * sizeof(WirePair::expert));
   if (!in.ok()) return malformed("dispatch", "it is cut short");
   std::uint64_t total = 0;
-  for (const std::byte count : counts) total += static_cast<std::uint8_t>(count);
-  if (total != n_pairs) return malformed("dispatch", "its pair counts do not add up");
+  for (const std::byte count : counts) total += std::to_integer<unsigned>(count);
+  if (total != n_pairs || std::ranges::contains(counts, std::byte{0})) {
+    return malformed("dispatch", "its pair counts do not add up to {}, or a token has none", n_pairs);
+  }
   dispatch.pairs.resize(n_pairs);
   std::size_t p = 0;
   for (std::uint32_t token = 0; token < dispatch.n_tokens; ++token) {
-    for (std::uint8_t k = 0; k < static_cast<std::uint8_t>(counts[token]); ++k, ++p) {
+    for (unsigned k = std::to_integer<unsigned>(counts[token]); k > 0; --k, ++p) {
       dispatch.pairs[p].token = token;
-      std::memcpy(&dispatch.pairs[p].expert, experts.data() + p * sizeof(std::uint16_t), sizeof(std::uint16_t));
+      std::memcpy(&dispatch.pairs[p].expert, experts.data() + p * sizeof(WirePair::expert), sizeof(WirePair::expert));
     }
   }
   dispatch.rows = in.take(in.left());
@@ -193,21 +221,22 @@ void encode_combine_header(const Combine& combine, Bytes& out) {
 Result<Combine> decode_combine(ByteSpan body) {
   ByteReader in(body);
   Combine combine;
-  auto combine_mode = mode(in.get<std::uint8_t>(), "combine");
-  if (!combine_mode) return pass(combine_mode);
-  auto type = row_type(in.get<std::uint8_t>(), "combine");
-  if (!type) return pass(type);
-  combine.mode = *combine_mode;
-  combine.row_type = *type;
+  auto encoding = decode_encoding(in, "combine");
+  if (!encoding) return pass(encoding);
+  combine.mode = encoding->mode;
+  combine.row_type = encoding->row_type;
   in.get<std::uint16_t>();
   combine.compute_us = in.get<std::uint32_t>();
   combine.queue_us = in.get<std::uint32_t>();
   combine.n_rows = in.get<std::uint32_t>();
   combine.n = in.get<std::uint32_t>();
   if (!in.ok()) return malformed("combine", "it is cut short");
-  if (combine.n_rows > max_rows || combine.n > max_elements) return malformed("combine", "its row count or length is out of range");
-  if (in.left() != combine.n_rows * row_bytes(effective_row_type(combine.row_type, combine.n), combine.n)) {
-    return malformed("combine", "its length does not fit its rows");
+  if (combine.n_rows == 0 || combine.n_rows > max_dispatch_pairs || combine.n == 0 || combine.n > max_row_elements) {
+    return malformed("combine", "{} rows of {} elements are out of range", combine.n_rows, combine.n);
+  }
+  const std::size_t expected = combine.n_rows * row_bytes(effective_row_type(combine.row_type, combine.n), combine.n);
+  if (in.left() != expected) {
+    return malformed("combine", "{} rows of {} {} elements are {} bytes, got {}", combine.n_rows, combine.n, to_string(combine.row_type), expected, in.left());
   }
   combine.rows = in.take(in.left());
   return combine;

@@ -35,7 +35,12 @@ struct LayerHolding {
   }
 };
 
-/// Worker to backbone, first frame after authentication.
+inline constexpr std::size_t max_holdings = 2048;      ///< layers, chunk experts counted apart
+inline constexpr std::uint16_t max_experts = 4096;     ///< of one layer
+inline constexpr std::size_t max_name_bytes = 256;     ///< each text of a hello
+inline constexpr std::size_t max_reason_bytes = 1024;  ///< of a refusal or failure
+
+/// Worker to backbone, first frame after authentication. Texts are plain (wire/text.h), holdings in ascending order of layers.
 struct Hello {
   std::string engine;       ///< engine version, for example "ggml 0.27.0"
   std::string name;         ///< what the operator calls this worker
@@ -45,10 +50,13 @@ struct Hello {
   Digest model{};           ///< model digest (engine/anatomy.h)
   std::vector<LayerHolding> holdings;
 };
+/// Texts are made plain and cut to max_name_bytes, so that any hello within the limits can be decoded.
 void encode(const Hello& hello, Bytes& out);
+/// Fails with `invalid_input` on anything that encode() would not write.
 Result<Hello> decode_hello(ByteSpan body);
 
-/// Why a peer was refused; the text says what to do.
+/// Why a peer was refused; the text says what to do. Encoding and decoding both make it plain and cut it to max_reason_bytes: a peer's
+/// last words should be readable, but must not steer a terminal.
 struct Refuse {
   ErrorKind kind = ErrorKind::unauthorized;
   std::string reason;
@@ -73,7 +81,7 @@ struct WirePair {
 /// Dispatch header. On the wire: layer u16, mode u8, row_type u8, program id u64, n_tokens u32, n_pairs u32; then a u8 pair
 /// count for every token, a u16 expert id for every pair; then for each program input in order its rows: a token input
 /// has n_tokens rows, a pair input n_pairs rows. Rows of one element are always F32, all others are of row_type.
-/// The row area is opaque here, since its length follows from the program: see input_area_bytes().
+/// The row area is opaque here, since its length follows from the program: see split_input_area() in wire/frame_size.h.
 struct Dispatch {
   std::uint16_t layer = 0;
   CombineMode mode = CombineMode::raw;
@@ -85,11 +93,14 @@ struct Dispatch {
 };
 inline constexpr std::uint32_t max_dispatch_tokens = 1u << 16;
 inline constexpr std::uint32_t max_dispatch_pairs = 1u << 20;
-/// Pairs of one token in one frame: fits the u8 count.
+inline constexpr std::size_t dispatch_header_bytes = 20;  ///< before the counts
+/// Pairs of one token in one frame: fits the u8 count. Every token has at least one: others are not sent.
 inline constexpr std::uint32_t max_token_pairs = 255;
 
-/// Writes everything up to the rows; the caller appends the rows with encode_rows().
+/// Writes everything up to the rows; the caller appends the rows with encode_rows(). The pairs must be as described at WirePair and
+/// within the limits, which is asserted.
 void encode_dispatch_header(const Dispatch& dispatch, Bytes& out);
+/// Checks everything but what depends on the program and the worker: whether experts exist and how long the row area is.
 Result<Dispatch> decode_dispatch(ByteSpan body);
 
 /// Combine. On the wire: mode u8, row_type u8, reserved u16, compute_us u32, queue_us u32, n_rows u32, n u32; then n_rows rows
@@ -105,9 +116,7 @@ struct Combine {
 };
 inline constexpr std::size_t combine_header_bytes = 20;
 void encode_combine_header(const Combine& combine, Bytes& out);
+/// Checks everything but whether it is the answer that was asked for.
 Result<Combine> decode_combine(ByteSpan body);
-
-/// Row type really used for rows of n elements under a negotiated type: single elements stay F32.
-constexpr RowType effective_row_type(RowType type, std::uint32_t n) { return n == 1 ? RowType::f32 : type; }
 
 }  // namespace linkcpp::wire

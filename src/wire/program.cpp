@@ -7,8 +7,6 @@
 namespace linkcpp::wire {
 namespace {
 
-constexpr std::size_t max_weight_name = 64;
-
 bool known(std::uint8_t kind) { return kind >= static_cast<std::uint8_t>(OpKind::mul_mat_id) && kind <= static_cast<std::uint8_t>(OpKind::sqrt); }
 
 bool takes_weight(OpKind kind) { return kind == OpKind::mul_mat_id || kind == OpKind::add_id; }
@@ -31,10 +29,11 @@ class Checker {
     if (p_.weights.size() > max_program_weights) return bad("it names {} weights, at most {} are allowed", p_.weights.size(), max_program_weights);
     if (p_.output >= p_.ops.size()) return bad("its output is op {} of {}", p_.output, p_.ops.size());
     for (const std::string& name : p_.weights) {
-      if (!valid_name(name)) return bad("a weight name is empty, too long or has odd characters");
+      if (!valid_name(name)) return bad("a weight name does not consist of 1 to {} letters, digits, dots and underscores", max_weight_name);
     }
     for (const Input& input : p_.inputs) {
-      if (input.kind > Input::Kind::pair || input.n == 0 || input.n > max_row_elements) return bad("an input has rows of {} elements", input.n);
+      if (input.kind > Input::Kind::pair) return bad("an input is of unknown kind {}", static_cast<int>(input.kind));
+      if (input.n == 0 || input.n > max_row_elements) return bad("an input has rows of {} elements", input.n);
     }
     for (std::size_t i = 0; i < p_.ops.size(); ++i) {
       if (auto checked = check(i); !checked) return checked;

@@ -73,17 +73,20 @@ struct Program {
   bool operator==(const Program&) const = default;
 };
 
+/// Weight names have 1 to this many of A-Z a-z 0-9 _ and dot.
+inline constexpr std::size_t max_weight_name = 64;
 inline constexpr std::size_t max_program_ops = 64;
 inline constexpr std::size_t max_program_inputs = 16;
 inline constexpr std::size_t max_program_weights = 32;
 inline constexpr std::uint32_t max_row_elements = 1u << 20;
 
+/// Writes a program that satisfies check_program(); it has one encoding only.
 void encode_program(const Program& program, Bytes& out);
 /// Parses and checks everything that needs no weights: counts, source order, row lengths of every op, finite limits.
 Result<Program> decode_program(ByteSpan body);
 /// The structural checks of decode_program on a program in memory.
 Result<> check_program(const Program& program);
-/// First eight bytes of the SHA-256 of the encoding.
+/// First eight bytes of the SHA-256 of the encoding, read as a little-endian number.
 std::uint64_t program_id(const Program& program);
 
 }  // namespace linkcpp::wire

@@ -10,7 +10,8 @@
 
 namespace linkcpp::wire {
 
-/// Element type of rows on the wire. F32 is the bit-identical reference; F16 rounds to nearest even (IEEE 754 binary16).
+/// Element type of rows on the wire. F32 is the bit-identical reference; F16 rounds to nearest even (IEEE 754 binary16) and
+/// saturates finite values at ±65504 (wire/half.h says why).
 enum class RowType : std::uint8_t { f32 = 0, f16 = 1 };
 inline constexpr int row_type_count = 2;
 
@@ -19,6 +20,9 @@ Result<RowType> parse_row_type(std::string_view text);
 
 /// Bytes of one row of n elements.
 std::size_t row_bytes(RowType type, std::size_t n);
+/// Row type really used for rows of n elements under a negotiated type: single elements (router weights) stay F32.
+constexpr RowType effective_row_type(RowType type, std::uint32_t n) { return n == 1 ? RowType::f32 : type; }
+
 /// Writes n_rows rows of n floats each, rows `stride` floats apart in `from`. `to` is exactly n_rows * row_bytes long.
 void encode_rows(RowType type, const float* from, std::size_t n, std::size_t n_rows, std::size_t stride, std::span<std::byte> to);
 /// The inverse. `from` is exactly n_rows * row_bytes long.

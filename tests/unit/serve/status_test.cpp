@@ -78,7 +78,7 @@ TEST(ParseEvent, NamesWhatIsNotOne) {
 
 TEST(DescribeEvent, DoesNotLetPeersDriveTheTerminal) {
   const auto text = describe_event({{"event", "worker_joined"}, {"name", "\033]0;x\007evil\n"}, {"endpoint", "e"}, {"device", "d"}, {"experts", "x"}});
-  EXPECT_EQ(text, "worker '?]0;x?evil?' joined from e (d; x)");
+  EXPECT_EQ(text, "worker ?]0;x?evil? joined from e (d; x)");
   EXPECT_EQ(describe_event({{"event", "account"}}), "");
 }
 

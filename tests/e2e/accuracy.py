@@ -1,0 +1,47 @@
+#!/usr/bin/env python3
+"""Accuracy of the settings that are not bit-identical, on the held-out text."""
+import os
+
+import lib
+from lib import Rig, Table
+
+SETTINGS = [("raw", "f32"), ("sum", "f32"), ("sum", "f16"), ("raw", "f16")]
+WORKERS = 3
+
+
+def add_row(table, name, what, report):
+    table.add(name, what, report["rows"], f"{report['mean_kld']:.2e}", f"{report['mean_cosine']:.8f}", f"{report['worst_cosine']:.6f}",
+              f"{100 * report['argmax_agreement']:.3f} %", f"{report['perplexity_ratio']:.6f}")
+
+
+def one_model(table, name, path, text, more=()):
+    with Rig(path) as rig:
+        reference = os.path.join(rig.folder, "reference")
+        shape = ["--text", text, "--threads", 1, *more]
+        lib.run(lib.logits("eval", path, *shape, "--no-repack", "--out", reference), timeout=1800)
+        rig.dialling_workers(WORKERS)
+        for mode, wire in SETTINGS:
+            output, _ = rig.run(lib.logits("eval", path, *shape, "--no-repack", "--against", reference, device="LINKCPP0"), timeout=1800, ok=(0, 3),
+                                mode=mode, wire=wire)
+            report = lib.last_json(output)
+            add_row(table, name, f"{mode} {wire.upper()}", report)
+            if (mode, wire) == ("raw", "f32"):
+                table.claim(report["identical"], f"{name}: raw F32 is not bit-identical: {report.get('first_difference')}")
+            table.claim(report["mean_kld"] < 0.01 and report["argmax_agreement"] > 0.98, f"{name}, {mode} {wire}: far from plain: {report}")
+        if "q4" in name:
+            report = lib.last_json(lib.run(lib.logits("eval", path, *shape, "--against", reference), timeout=1800, ok=(0, 3)))
+            add_row(table, name, "plain llama.cpp, repacked weights (yardstick)", report)
+
+
+def measure():
+    table = Table("accuracy", f"Accuracy against plain llama.cpp, {WORKERS} workers",
+                  ["model", "setting", "positions", "mean KLD", "mean cosine", "worst cosine", "same top token", "perplexity ratio"])
+    text = lib.prompt_text()
+    for name, path in lib.models("tinymoe-a-f16", "tinymoe-a-q4_k_s", "tinymoe-b-f16", "tinymoe-c-f16"):
+        one_model(table, name, path, text)
+    table.note("Text: eval/all.txt in chunks of 512 tokens, positions of the second half of each. Cosines are of whole rows of logits.")
+    return table
+
+
+if __name__ == "__main__":
+    lib.finish(measure())

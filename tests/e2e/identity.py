@@ -1,0 +1,136 @@
+#!/usr/bin/env python3
+"""Bit identity: with raw F32 rows, logits and texts are those of plain llama.cpp, whatever the number of workers.
+
+    identity.py           every model, 1, 2 and 5 workers, prompts of 1, 7, 64 and 512 tokens; then llama-server's own features
+    identity.py --quick   the model of the repository, prompts up to 64 tokens
+"""
+import os
+import sys
+import threading
+
+import lib
+from lib import Rig, Table
+
+WORKERS = (1, 2, 5)
+PROMPTS = ["It is a truth universally acknowledged, that a single man in possession", "def main(argv):\n    parser = argparse.",
+           "The SELECT statement retrieves rows from", "static int sqlite3_open(\n  const char *zFilename,"]
+
+
+def same_layout(rig, repack):
+    """Options of both sides that make them alike: (plain, linked, plugin settings)."""
+    # With repacked weights the backbone keeps them for all but the experts, so plain must leave the experts as they are, too.
+    return (["--ot-cpu"], [], {"repack": True}) if repack else (["--no-repack"], ["--no-repack"], {})
+
+
+def check_logits(table, name, path, lengths, n_workers, repack=False):
+    with Rig(path) as rig:
+        plain, linked, settings = same_layout(rig, repack)
+        shape = ["--text", lib.prompt_text(), "--lengths", ",".join(map(str, lengths)), "--n-decode", 16, "--parallel", 4]
+        reference = os.path.join(rig.folder, "reference")
+        lib.run(lib.logits("record", path, *shape, *plain, "--out", reference))
+        for n in n_workers:
+            rig.dialling_workers(n)
+            output, account = rig.run(lib.logits("record", path, *shape, *linked, "--against", reference, device="LINKCPP0"), ok=(0, 3), **settings)
+            report = lib.last_json(output)
+            layout = "repacked but for experts" if repack else "as in the file"
+            table.add(name, layout, n, report["rows"], account.get("total", {}).get("steps", 0), "yes" if report["identical"] else "NO",
+                      f"{report['max_abs_diff']:.3g}")
+            table.claim(report["identical"], f"{name}, {n} workers, {layout}: {report.get('first_difference')}")
+            table.claim(account.get("total", {}).get("steps", 0) > 0, f"{name}, {n} workers: nothing was dispatched, so nothing was shown")
+            for child in rig.children:
+                child.stop()
+
+
+# ---- llama-server's features -----------------------------------------------------------------------------------------
+
+
+def ask_together(server, prompts, n):
+    texts = [None] * len(prompts)
+
+    def ask(i):
+        texts[i] = server.complete(prompts[i], n)
+
+    threads = [threading.Thread(target=ask, args=(i,)) for i in range(len(prompts))]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    return texts
+
+
+def four_slots(server):
+    return ask_together(server, PROMPTS, 48)
+
+
+def prompt_cache(server):
+    """The same long prompt twice, then a longer one with the same beginning: the second and third find it in the cache."""
+    with open(lib.prompt_text(), errors="replace") as file:
+        text = file.read(1200)
+    return [server.complete(text, 32, cache_prompt=True), server.complete(text, 32, cache_prompt=True),
+            server.complete(text + " And then", 32, cache_prompt=True)]
+
+
+def repetitive(server):
+    """What n-gram speculation likes."""
+    line = "int value = get_value(first, second);\n"
+    return [server.complete(line * 6, 96), server.complete("one two three four five six seven eight\n" * 5, 96)]
+
+
+def drafted(server):
+    return [server.complete(prompt, 64) for prompt in PROMPTS[:2]]
+
+
+def features(draft):
+    yield "four parallel slots", ["-np", "4"], four_slots, None
+    yield "prompt cache", ["-np", "1"], prompt_cache, None
+    for kind in ("ngram-simple", "ngram-mod"):
+        yield f"speculation: {kind}", ["-np", "1", "--spec-type", kind, "--spec-ngram-simple-size-n", "4", "--spec-ngram-simple-size-m", "8",
+                                       "--spec-ngram-mod-n-match", "8", "--spec-ngram-mod-n-min", "2", "--spec-ngram-mod-n-max", "16"], repetitive, r"draft"
+    if draft:
+        yield "speculation: draft model", ["-np", "1", "--spec-type", "draft-simple", "-md", draft, "--spec-draft-device", "none"], drafted, r"draft"
+
+
+def check_features(table, name, path, draft, n=2):
+    for title, options, ask, _ in features(draft):
+        common = ["-c", "4096", "-t", "1", "--no-repack", *options]
+        with Rig(path) as rig:
+            plain = rig.llama_server(*common).wait_ready()
+            expected = ask(plain)
+            plain.process.stop()
+            rig.dialling_workers(n)
+            linked = rig.linked_server(*common).wait_ready()
+            answers = ask(linked)
+            linked.process.stop()
+            steps = lib.last_account(linked.status).get("total", {}).get("steps", 0)
+        good = all(status == 200 for status, _ in expected + answers)
+        same = good and expected == answers
+        table.add(name, title, n, f"{len(answers)} texts", steps, "yes" if same else "NO", "")
+        table.claim(same, f"{name}, {title}: {[a for a, b in zip(answers, expected) if a != b][:1]} instead of {[b for a, b in zip(answers, expected) if a != b][:1]}")
+        table.claim(steps > 0, f"{name}, {title}: nothing was dispatched")
+
+
+def new_table():
+    return Table("identity", "Bit identity: raw F32 against plain llama.cpp", ["model", "weights or feature", "workers", "compared", "dispatches", "identical", "max. difference"])
+
+
+def quick():
+    table = new_table()
+    for name, path in lib.models("tinymoe-a-q4_k_s"):
+        check_logits(table, name, path, (1, 7, 64), WORKERS)
+    return table
+
+
+def measure():
+    table = new_table()
+    for name, path in lib.models("tinymoe-a-f16", "tinymoe-a-q4_k_s", "tinymoe-b-f16", "tinymoe-c-f16"):
+        check_logits(table, name, path, (1, 7, 64, 512), WORKERS)
+    for name, path in lib.models("tinymoe-a-q4_k_s"):
+        check_logits(table, name, path, (1, 7, 64, 512), (2,), repack=True)
+        check_features(table, name, path, lib.find_model("tinymoe-b-f16"))
+    table.note("Compared: rows of logits, bit by bit (every token of prompts of 1, 7, 64 and 512 tokens, 16 tokens decoded one at a time, "
+               "and four sequences in one batch); or greedy texts of llama-server with the same flags.")
+    return table
+
+
+if __name__ == "__main__":
+    lib.finish(quick() if "--quick" in sys.argv else measure())

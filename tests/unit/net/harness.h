@@ -1,0 +1,301 @@
+// What the tests of links share: event loops on threads, a mailbox, a pair of linked nodes, and a peer that can misbehave.
+#pragma once
+
+#include <gtest/gtest.h>
+#include <netinet/in.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
+#include <atomic>
+#include <boost/asio/executor_work_guard.hpp>
+#include <boost/asio/io_context.hpp>
+#include <chrono>
+#include <condition_variable>
+#include <mutex>
+#include <optional>
+#include <random>
+#include <string>
+#include <thread>
+#include <utility>
+#include <vector>
+
+#include "net/auth.h"
+#include "net/endpoint.h"
+#include "net/frame_buffer.h"
+#include "net/tls_session.h"
+#include "net/transport.h"
+#include "wire/messages.h"
+
+namespace linkcpp::net {
+
+using namespace std::chrono_literals;
+using Clock = std::chrono::steady_clock;
+
+/// Generous: under sanitizers on a busy machine everything is slow.
+inline constexpr auto patience = 30s;
+
+/// Values that other threads put in, taken out with a deadline.
+template <class T>
+class Mailbox {
+ public:
+  void put(T value) {
+    {
+      const std::lock_guard lock(mutex_);
+      values_.push_back(std::move(value));
+    }
+    changed_.notify_all();
+  }
+  std::optional<T> take(Clock::duration limit = patience) {
+    std::unique_lock lock(mutex_);
+    if (!changed_.wait_for(lock, limit, [this] { return !values_.empty(); })) return std::nullopt;
+    T value = std::move(values_.front());
+    values_.erase(values_.begin());
+    return value;
+  }
+  std::size_t size() {
+    const std::lock_guard lock(mutex_);
+    return values_.size();
+  }
+
+ private:
+  std::mutex mutex_;
+  std::condition_variable changed_;
+  std::vector<T> values_;
+};
+
+/// An io_context run by threads of its own.
+class Loop {
+ public:
+  explicit Loop(int n_threads = 1) : work_(context_.get_executor()) {
+    for (int i = 0; i < n_threads; ++i) threads_.emplace_back([this] { context_.run(); });
+  }
+  ~Loop() {
+    work_.reset();
+    context_.stop();
+    for (std::thread& thread : threads_) thread.join();
+  }
+  boost::asio::io_context& context() { return context_; }
+
+ private:
+  boost::asio::io_context context_;
+  boost::asio::executor_work_guard<boost::asio::io_context::executor_type> work_;
+  std::vector<std::thread> threads_;
+};
+
+/// A link whose events go to mailboxes.
+struct Recorder {
+  struct Frame {
+    wire::FrameHeader header;
+    Bytes body;
+  };
+  std::shared_ptr<Mailbox<Frame>> frames = std::make_shared<Mailbox<Frame>>();
+  std::shared_ptr<Mailbox<Error>> closes = std::make_shared<Mailbox<Error>>();
+  std::shared_ptr<std::atomic<int>> late = std::make_shared<std::atomic<int>>(0);  ///< events after on_close
+
+  [[nodiscard]] Link::Handlers handlers() const {
+    auto closed = std::make_shared<std::atomic<bool>>(false);
+    return {.on_frame =
+                [frames = frames, closed, late = late](const wire::FrameView& view) {
+                  if (*closed) ++*late;
+                  frames->put({view.header, Bytes(view.body.begin(), view.body.end())});
+                },
+            .on_close =
+                [closes = closes, closed, late = late](const Error& error) {
+                  if (closed->exchange(true)) ++*late;
+                  closes->put(error);
+                }};
+  }
+};
+
+inline Bytes pattern(std::size_t n, std::uint32_t seed) {
+  Bytes bytes(n);
+  std::uint64_t state = seed * 0x9E3779B97F4A7C15ull + 1;
+  for (std::size_t i = 0; i < n; ++i) {
+    state ^= state << 13, state ^= state >> 7, state ^= state << 17;
+    bytes[i] = static_cast<std::byte>(state);
+  }
+  return bytes;
+}
+
+inline Bytes frame_of(std::size_t n, std::uint32_t seed, wire::FrameType type = wire::FrameType::dispatch) {
+  return wire::make_frame(type, seed, pattern(n, seed));
+}
+
+inline Secret secret_of(std::uint8_t fill) {
+  Secret secret;
+  secret.fill(fill);
+  return secret;
+}
+
+inline Identity new_identity() { return Identity::generate().value(); }
+
+/// A backbone that listens and what a worker needs to join it.
+struct Nodes {
+  Identity backbone = new_identity(), worker = new_identity();
+  Secret secret = secret_of(7);
+  LinkKnobs knobs{.handshake_deadline = 20'000ms, .keep_warm = 50ms, .silence_limit = 20'000ms, .backoff_min = 1ms, .backoff_max = 20ms};
+
+  [[nodiscard]] Credentials backbone_credentials() const { return {backbone, secret, std::nullopt, true}; }
+  [[nodiscard]] Credentials worker_credentials() const { return {worker, secret, backbone.key(), false}; }
+};
+
+struct Refusal {
+  std::string endpoint;
+  Error error;
+};
+
+/// A listening backbone.
+struct Host {
+  Mailbox<LinkPtr> links;
+  Mailbox<Refusal> refusals;
+  std::unique_ptr<Listener> listener;
+
+  Host(boost::asio::io_context& context, const Credentials& credentials, const LinkKnobs& knobs, const std::string& address = "127.0.0.1:0") {
+    auto opened = Listener::open(
+        context, address, credentials, knobs, [this](LinkPtr link) { links.put(std::move(link)); },
+        [this](const std::string& endpoint, const Error& error) { refusals.put({endpoint, error}); });
+    if (!opened) throw std::runtime_error(opened.error().message);
+    listener = std::move(*opened);
+  }
+  [[nodiscard]] std::string address() const { return listener->address(); }
+};
+
+/// A dialling node.
+struct Guest {
+  Mailbox<LinkPtr> links;
+  Mailbox<Error> failures;
+  std::unique_ptr<Dialer> dialer;
+
+  Guest(boost::asio::io_context& context, std::vector<std::string> addresses, const Credentials& credentials, const LinkKnobs& knobs) {
+    dialer = Dialer::start(
+        context, std::move(addresses), credentials, knobs, [this](LinkPtr link) { links.put(std::move(link)); },
+        [this](const Error& error) { failures.put(error); });
+  }
+};
+
+/// Two nodes with one link between them, each on its own loop.
+struct Linked {
+  Nodes nodes;
+  Loop backbone_loop, worker_loop;
+  std::unique_ptr<Host> host;
+  std::unique_ptr<Guest> guest;
+  LinkPtr backbone, worker;
+  Recorder at_backbone, at_worker;
+
+  explicit Linked(Nodes n = {}, int n_threads = 1, bool redial = false) : nodes(std::move(n)), backbone_loop(n_threads), worker_loop(n_threads) {
+    host = std::make_unique<Host>(backbone_loop.context(), nodes.backbone_credentials(), nodes.knobs);
+    guest = std::make_unique<Guest>(worker_loop.context(), std::vector{host->address()}, nodes.worker_credentials(), nodes.knobs);
+    backbone = host->links.take().value_or(nullptr);
+    worker = guest->links.take().value_or(nullptr);
+    if (!backbone || !worker) throw std::runtime_error("the nodes did not link");
+    if (!redial) guest->dialer.reset();
+    backbone->start(at_backbone.handlers());
+    worker->start(at_worker.handlers());
+  }
+};
+
+/// A blocking TCP client that speaks TLS, or not, and says whatever a test wants.
+class RawPeer {
+ public:
+  explicit RawPeer(const std::string& address) {
+    const Endpoint endpoint = parse_endpoint(address).value();
+    fd_ = ::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
+    sockaddr_in to{};
+    to.sin_family = AF_INET;
+    to.sin_port = htons(endpoint.port);
+    to.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
+    if (::connect(fd_, reinterpret_cast<const sockaddr*>(&to), sizeof to) != 0) throw std::runtime_error("cannot connect");
+    const timeval limit{.tv_sec = 30, .tv_usec = 0};
+    ::setsockopt(fd_, SOL_SOCKET, SO_RCVTIMEO, &limit, sizeof limit);
+  }
+  ~RawPeer() { close(); }
+  RawPeer(const RawPeer&) = delete;
+  RawPeer& operator=(const RawPeer&) = delete;
+
+  void close() {
+    if (fd_ >= 0) ::close(std::exchange(fd_, -1));
+  }
+  /// Like a killed process on a machine that is up: the kernel resets the connection.
+  void reset() {
+    const linger hard{.l_onoff = 1, .l_linger = 0};
+    ::setsockopt(fd_, SOL_SOCKET, SO_LINGER, &hard, sizeof hard);
+    close();
+  }
+  bool send_raw(ByteSpan bytes) {
+    while (!bytes.empty()) {
+      const ssize_t n = ::send(fd_, bytes.data(), bytes.size(), MSG_NOSIGNAL);
+      if (n <= 0) return false;
+      bytes = bytes.subspan(static_cast<std::size_t>(n));
+    }
+    return true;
+  }
+  bool send_raw(std::string_view text) { return send_raw(std::as_bytes(std::span(text))); }
+  /// Bytes, or empty at the end.
+  Bytes receive_raw() {
+    Bytes bytes(65536);
+    const ssize_t n = ::recv(fd_, bytes.data(), bytes.size(), 0);
+    bytes.resize(n > 0 ? static_cast<std::size_t>(n) : 0);
+    return bytes;
+  }
+  /// True once the other side has closed.
+  bool wait_for_end() {
+    for (;;) {
+      char byte;
+      const ssize_t n = ::recv(fd_, &byte, 1, 0);
+      if (n == 0 || (n < 0 && errno == ECONNRESET)) return true;
+      if (n < 0) return false;
+    }
+  }
+
+  Result<> tls(const Identity& identity, const std::optional<PeerKey>& expected = std::nullopt) {
+    auto context = TlsContext::create(identity, expected);
+    if (!context) return pass(context);
+    session_ = std::move(TlsSession::create(*context, TlsSide::client).value());
+    for (;;) {
+      auto done = session_->handshake();
+      flush();
+      if (!done) return pass(done);
+      if (*done) return {};
+      if (!refill()) return fail(ErrorKind::unavailable, "closed in the handshake");
+    }
+  }
+  bool send(ByteSpan plaintext) {
+    if (!session_->write(plaintext)) return false;
+    return flush();
+  }
+  /// Sends the proof that a worker with this identity and secret would send.
+  bool prove(const Identity& identity, const Secret& secret, Role role = Role::worker) {
+    const auto exported = session_->export_key(auth_exporter_label).value();
+    const Proof proof = make_proof(secret, role, exported, identity.key()).value();
+    return send(wire::make_frame(wire::FrameType::auth, 0, std::as_bytes(std::span(proof))));
+  }
+  /// The next frame, none at the end.
+  std::optional<Recorder::Frame> receive() {
+    for (;;) {
+      Result<std::size_t> got;
+      while (got = session_->read(received_.space(16384)), got && *got > 0) received_.commit(*got);
+      auto frame = received_.next();
+      if (frame && *frame) return Recorder::Frame{(*frame)->header, Bytes((*frame)->body.begin(), (*frame)->body.end())};
+      if (!got || !frame || session_->closed() || !refill()) return std::nullopt;
+    }
+  }
+
+ private:
+  bool flush() {
+    const bool sent = send_raw(session_->output());
+    session_->output().clear();
+    return sent;
+  }
+  bool refill() {
+    input_ = receive_raw();
+    session_->feed(input_);
+    return !input_.empty();
+  }
+
+  int fd_ = -1;
+  std::unique_ptr<TlsSession> session_;
+  Bytes input_;
+  FrameBuffer received_;
+};
+
+}  // namespace linkcpp::net
