@@ -241,10 +241,10 @@ class Demo {
     const auto token = net::JoinToken{identity->key(), *secret, {status_.listen_address()}}.encode();
     for (int i = 1; i <= options_.workers; ++i) {
       const auto name = std::format("worker-{}", i);
-      auto child = Child::start(command({program_.string(), "worker", "--join", token, "--model", model_.string(), "--experts",
-                                         std::format("{}/{}", i, options_.workers), "--name", name, "--home", (folder_ / name).string(), "--threads",
-                                         std::to_string(threads())}),
-                                folder_ / (name + ".log"));
+      auto joining = command({program_.string(), "worker", "--model", model_.string(), "--experts", std::format("{}/{}", i, options_.workers), "--name",
+                              name, "--home", (folder_ / name).string(), "--threads", std::to_string(threads())});
+      joining.env["LINKCPP_TOKEN"] = token;  // not an argument, which everybody on the machine could read
+      auto child = Child::start(std::move(joining), folder_ / (name + ".log"));
       if (!child) return pass(child);
       workers_.push_back(std::move(*child));
     }

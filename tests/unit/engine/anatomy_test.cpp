@@ -3,6 +3,7 @@
 #include <gguf.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+#include <openssl/evp.h>
 
 #include <cstdlib>
 #include <memory>
@@ -173,8 +174,29 @@ TEST_F(AnatomyTest, DigestNamesTheModelNotTheFile) {
 }
 
 TEST_F(AnatomyTest, DigestIsWhatTheHeaderDocuments) {
-  // Fixed once: a change of the definition would part old workers from new backbones without a word.
-  EXPECT_EQ(wire::to_hex(digest_of(tiny_model())), "DIGEST");
+  // Written out from the definition in anatomy.h: a change would part old workers from new backbones without a word.
+  const GgufBuilder gguf = tiny_model();
+  const auto data = [&](std::string_view name) { return std::string_view(std::ranges::find(gguf.tensors, name, &TensorSpec::name)->data); };
+  std::string text = "linkcpp model 1\narchitecture qwen3moe\nn_embd 64\ntop_k 2\nn_vocab 40\n", samples;
+  for (const char* layer : {"0", "1"}) {
+    const auto experts = [&](const char* role, const char* shape, std::size_t slice) {
+      const std::string name = std::format("blk.{}.{}", layer, role);
+      text += std::format("experts {} {} 6\n", name, shape);
+      samples += std::format("sample {}\n", name);
+      for (const std::size_t expert : {0u, 3u, 5u}) samples += data(name).substr(expert * slice, 64);
+    };
+    experts("ffn_down_exps.bias", "f32 0 64", 64 * 4);
+    experts("ffn_down_exps.weight", "f32 32 64", 32 * 64 * 4);
+    experts("ffn_gate_exps.weight", "q8_0 64 32", 64 * 34);
+    experts("ffn_up_exps.weight", "f32 64 32", 64 * 32 * 4);
+  }
+  for (const char* name : {"blk.0.ffn_gate_inp.weight", "blk.1.ffn_gate_inp.weight", "output_norm.weight"}) {
+    text += std::format("tensor {} f32 {}\n", name, data(name).size()).append(data(name));
+  }
+  text += samples;
+  wire::Digest expected{};
+  ASSERT_EQ(EVP_Digest(text.data(), text.size(), expected.data(), nullptr, EVP_sha256(), nullptr), 1);
+  EXPECT_EQ(wire::to_hex(digest_of(gguf)), wire::to_hex(expected));
 }
 
 TEST_F(AnatomyTest, DigestTellsModelsApart) {
@@ -423,7 +445,7 @@ void expect_engine_agrees(const std::filesystem::path& path) {
       EXPECT_EQ(tensor.type, gguf_get_tensor_type(engine.get(), id));
       EXPECT_EQ(tensor.offset, gguf_get_data_offset(engine.get()) + gguf_get_tensor_offset(engine.get(), id));
       EXPECT_EQ(tensor.slice_bytes * tensor.n_expert, gguf_get_tensor_size(engine.get(), id));
-      EXPECT_EQ(gguf_get_tensor_ne(engine.get(), id)[2], tensor.n_expert);
+      EXPECT_EQ(gguf_get_tensor_ne(engine.get(), id)[tensor.is_bias ? 1 : 2], tensor.n_expert);
     }
   }
 }
