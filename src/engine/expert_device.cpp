@@ -1,6 +1,7 @@
 #include "engine/expert_device.h"
 
 #include <algorithm>
+#include <cstdio>
 #include <string_view>
 #include <thread>
 
@@ -11,9 +12,18 @@ namespace {
 
 constexpr int max_threads = 512;  // more than any machine has; ggml keeps arrays of this size
 
+/// Warnings and errors of the engine are for people, its reports on every tensor are not.
+void log_problems_only(ggml_log_level level, const char* text, void*) {
+  static thread_local bool shown = false;  // lines may come in pieces
+  if (level != GGML_LOG_LEVEL_CONT) shown = level == GGML_LOG_LEVEL_WARN || level == GGML_LOG_LEVEL_ERROR;
+  if (shown) std::fputs(text, stderr);
+}
+
 void load_backends_once() {
   static const bool loaded = [] {
-    if (ggml_backend_dev_count() == 0) ggml_backend_load_all();
+    if (ggml_backend_dev_count() > 0) return true;  // this process has a host that did it
+    ggml_log_set(log_problems_only, nullptr);
+    ggml_backend_load_all();
     return true;
   }();
   (void)loaded;

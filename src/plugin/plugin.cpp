@@ -191,9 +191,10 @@ bool is_loader_query_for_default(const ggml_tensor* weight) {
 bool device_supports_op(ggml_backend_dev_t, const ggml_tensor* op) {
   if (base() == nullptr) return false;
   if (state().repack && op->op == GGML_OP_MUL_MAT && ggml_is_quantized(op->src[0]->type) && is_loader_query_for_default(op->src[0])) return false;
-  if (op->op == GGML_OP_MUL_MAT_ID && op->src[0]->buffer != nullptr &&
-      ggml_backend_buffer_get_type(op->src[0]->buffer) != ggml_backend_dev_buffer_type(base())) {
-    return false;
+  if (op->op == GGML_OP_MUL_MAT_ID && op->src[0]->buffer != nullptr) {
+    // Mapped files have a buffer type of their own, which is host memory; the repacked layout is not.
+    const ggml_backend_buffer_type_t type = ggml_backend_buffer_get_type(op->src[0]->buffer);
+    if (type != ggml_backend_dev_buffer_type(base()) && !ggml_backend_buft_is_host(type)) return false;
   }
   return ggml_backend_dev_supports_op(base(), op);
 }

@@ -3,11 +3,14 @@
 #include <unistd.h>
 
 #include <cstdint>
-#include <cstdio>
 #include <cstdlib>
 #include <format>
 
 #include "engine/anatomy.h"
+#include "require.h"
+#include "support/tiny_gguf.h"
+
+using linkcpp::fuzz::require;
 
 namespace {
 
@@ -31,13 +34,21 @@ class MemoryFile {
   int descriptor_;
 };
 
-void require(bool holds, const char* what) {
-  if (holds) return;
-  std::fprintf(stderr, "broken promise: %s\n", what);
-  std::abort();
+linkcpp::Bytes bytes_of(const linkcpp::testing::GgufBuilder& gguf) {
+  const std::string text = gguf.bytes();
+  const auto bytes = std::as_bytes(std::span(text));
+  return {bytes.begin(), bytes.end()};
 }
 
 }  // namespace
+
+extern "C" int LLVMFuzzerInitialize(int* /*argc*/, char*** /*argv*/) {
+  const linkcpp::testing::TinyShape shape{.n_embd = 32, .n_ff = 32, .n_expert = 2, .n_vocab = 2, .layers = 1};
+  const linkcpp::fuzz::SeedFolder seeds;
+  seeds.add("model", bytes_of(linkcpp::testing::tiny_model(shape)));
+  seeds.add("part", bytes_of(linkcpp::testing::tiny_parts(2, shape)[0]));
+  return 0;
+}
 
 extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size) {
   const MemoryFile file(data, size);

@@ -32,7 +32,9 @@ class ScratchFolder {
 };
 
 inline void write_file(const std::filesystem::path& path, std::string_view bytes) {
-  std::ofstream(path, std::ios::binary | std::ios::trunc).write(bytes.data(), static_cast<std::streamsize>(bytes.size()));
+  std::error_code absent;
+  std::filesystem::remove(path, absent);  // some file systems flush a file that is truncated in place, which is slow
+  std::ofstream(path, std::ios::binary).write(bytes.data(), static_cast<std::streamsize>(bytes.size()));
 }
 inline std::string read_file(const std::filesystem::path& path) {
   std::ifstream in(path, std::ios::binary);

@@ -392,6 +392,12 @@ class Engine {
 
 // ---- record ----------------------------------------------------------------------------------------------------------
 
+/// Where rows go: one of the three.
+struct Target {
+  std::string out, against;
+  bool discard = false;
+};
+
 struct RecordOptions {
   std::string text;
   Target target;
@@ -464,12 +470,6 @@ std::string read_text(const std::string& path) {
 std::string describe(const ModelOptions& options, const char* what) {
   return Json{{"what", what}, {"model", options.model}, {"device", options.device}, {"repack", !options.no_repack}, {"threads", options.threads}}.dump();
 }
-
-/// Where rows go: one of the three.
-struct Target {
-  std::string out, against;
-  bool discard = false;
-};
 
 /// Runs `work` into the target; returns the process's exit code: 0, or 3 if a comparison found a difference.
 int with_sink(const Target& target, Engine& engine, const std::string& about, const auto& work) {

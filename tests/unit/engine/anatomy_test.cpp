@@ -9,7 +9,7 @@
 #include <memory>
 #include <random>
 
-#include "anatomy_fixture.h"
+#include "support/tiny_gguf.h"
 
 namespace linkcpp::engine {
 namespace {

@@ -111,7 +111,10 @@ class TestBackbone {
     return peer ? *peer : Peer{};
   }
   void dial(const std::string& address) {
-    dialers_.push_back(net::Dialer::start(context_, {address}, credentials_, {}, [this](net::LinkPtr link) { adopt(std::move(link)); }, [](const Error&) {}));
+    net::LinkKnobs knobs;
+    knobs.backoff_min = 10ms;
+    knobs.backoff_max = 50ms;  // the tests lose links on purpose
+    dialers_.push_back(net::Dialer::start(context_, {address}, credentials_, knobs, [this](net::LinkPtr link) { adopt(std::move(link)); }, [](const Error&) {}));
   }
 
  private:

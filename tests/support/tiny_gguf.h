@@ -1,4 +1,4 @@
-// A small mixture-of-experts model as a GGUF builder, for the anatomy tests.
+// A small mixture-of-experts model as a GGUF builder: the engine would not run it, but its anatomy is complete.
 #pragma once
 
 #include <format>
