@@ -188,6 +188,22 @@ bool is_loader_query_for_default(const ggml_tensor* weight) {
          ggml_backend_buffer_get_type(weight->buffer) == ggml_backend_dev_buffer_type(base());
 }
 
+ggml_backend_buffer_type_t* extra_buffer_types(ggml_backend_dev_t) {
+  const auto forward = base_function<ggml_backend_dev_get_extra_bufts_t>("ggml_backend_dev_get_extra_bufts");
+  return forward == nullptr ? nullptr : forward(base());
+}
+
+/// Whether a weight lies (or would lie) in one of the base's special layouts. Ordinary memory comes as several buffer types: the
+/// default one, and another for mapped files.
+bool is_repacked(const ggml_tensor* weight) {
+  if (weight->buffer == nullptr) return false;
+  const ggml_backend_buffer_type_t type = ggml_backend_buffer_get_type(weight->buffer);
+  for (ggml_backend_buffer_type_t* extra = extra_buffer_types(nullptr); extra != nullptr && *extra != nullptr; ++extra) {
+    if (*extra == type) return true;
+  }
+  return false;
+}
+
 bool device_supports_op(ggml_backend_dev_t, const ggml_tensor* op) {
   if (base() == nullptr) return false;
   if (state().repack && op->op == GGML_OP_MUL_MAT && ggml_is_quantized(op->src[0]->type) && is_loader_query_for_default(op->src[0])) return false;
@@ -206,11 +222,6 @@ bool device_supports_buft(ggml_backend_dev_t, ggml_backend_buffer_type_t type) {
 bool device_offload_op(ggml_backend_dev_t, const ggml_tensor*) { return false; }
 
 // ---- registration ----------------------------------------------------------------------------------------------------
-
-ggml_backend_buffer_type_t* extra_buffer_types(ggml_backend_dev_t) {
-  const auto forward = base_function<ggml_backend_dev_get_extra_bufts_t>("ggml_backend_dev_get_extra_bufts");
-  return forward == nullptr ? nullptr : forward(base());
-}
 
 const char* reg_name(ggml_backend_reg_t) { return "linkcpp"; }
 std::size_t reg_device_count(ggml_backend_reg_t) { return 1; }

@@ -16,27 +16,28 @@ PROMPTS = ["It is a truth universally acknowledged, that a single man in possess
            "The SELECT statement retrieves rows from", "static int sqlite3_open(\n  const char *zFilename,"]
 
 
-def same_layout(rig, repack):
-    """Options of both sides that make them alike: (plain, linked, plugin settings)."""
-    # With repacked weights the backbone keeps them for all but the experts, so plain must leave the experts as they are, too.
-    return (["--ot-cpu"], [], {"repack": True}) if repack else (["--no-repack"], ["--no-repack"], {})
+# How weights are laid out: (options of plain, of linked, settings of the plugin, options of workers). Both sides must be alike, since
+# llama.cpp's own results differ between layouts.
+LAYOUTS = {
+    "as in the file": (["--no-repack"], ["--no-repack"], {"repack": False}, []),
+    "experts as in the file, rest repacked": (["--plain-experts"], [], {"repack": True}, []),
+    "repacked": ([], [], {"repack": True}, ["--repack"]),
+}
 
 
-def check_logits(table, name, path, lengths, n_workers, repack=False):
+def check_logits(table, name, path, lengths, n_workers, layout="as in the file"):
+    plain, linked, settings, worker = LAYOUTS[layout]
     with Rig(path) as rig:
-        plain, linked, settings = same_layout(rig, repack)
         shape = ["--text", lib.prompt_text(), "--lengths", ",".join(map(str, lengths)), "--n-decode", 16, "--parallel", 4]
         reference = os.path.join(rig.folder, "reference")
         lib.run(lib.logits("record", path, *shape, *plain, "--out", reference))
         for n in n_workers:
-            rig.dialling_workers(n)
+            rig.dialling_workers(n, more=worker)
             output, account = rig.run(lib.logits("record", path, *shape, *linked, "--against", reference, device="LINKCPP0"), ok=(0, 3), **settings)
-            report = lib.last_json(output)
-            layout = "repacked but for experts" if repack else "as in the file"
-            table.add(name, layout, n, report["rows"], account.get("total", {}).get("steps", 0), "yes" if report["identical"] else "NO",
-                      f"{report['max_abs_diff']:.3g}")
+            report, steps = lib.last_json(output), account.get("total", {}).get("steps", 0)
+            table.add(name, layout, n, f"{report['rows']} rows", steps, "yes" if report["identical"] else "NO", f"{report['max_abs_diff']:.3g}")
             table.claim(report["identical"], f"{name}, {n} workers, {layout}: {report.get('first_difference')}")
-            table.claim(account.get("total", {}).get("steps", 0) > 0, f"{name}, {n} workers: nothing was dispatched, so nothing was shown")
+            table.claim(steps > 0, f"{name}, {n} workers: nothing was dispatched, so nothing was shown")
             for child in rig.children:
                 child.stop()
 
@@ -125,7 +126,8 @@ def measure():
     for name, path in lib.models("tinymoe-a-f16", "tinymoe-a-q4_k_s", "tinymoe-b-f16", "tinymoe-c-f16"):
         check_logits(table, name, path, (1, 7, 64, 512), WORKERS)
     for name, path in lib.models("tinymoe-a-q4_k_s"):
-        check_logits(table, name, path, (1, 7, 64, 512), (2,), repack=True)
+        for layout in list(LAYOUTS)[1:]:
+            check_logits(table, name, path, (1, 7, 64, 512), (2,), layout)
         check_features(table, name, path, lib.find_model("tinymoe-b-f16"))
     table.note("Compared: rows of logits, bit by bit (every token of prompts of 1, 7, 64 and 512 tokens, 16 tokens decoded one at a time, "
                "and four sequences in one batch); or greedy texts of llama-server with the same flags.")

@@ -1,5 +1,6 @@
 // Fuzzes the parser of the frame stream: however the bytes are cut into reads, the same frames come out, and the same error ends them.
 // The first byte seeds the sizes of the reads.
+#include <algorithm>
 #include <cstdint>
 #include <optional>
 #include <vector>

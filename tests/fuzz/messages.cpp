@@ -1,5 +1,6 @@
 // Fuzzes the decoders of all bodies. What is accepted survives encoding and decoding unchanged, and keeps the limits that the
 // specification promises to those who use it. The first byte chooses the decoder.
+#include <algorithm>
 #include <cstdint>
 #include <vector>
 

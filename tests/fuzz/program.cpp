@@ -1,5 +1,6 @@
 // Fuzzes the decoder of region programs, which a hostile backbone writes. What is accepted is sound by an independent reading of the
 // rules, has this one encoding, and gives sizes that do not overflow.
+#include <algorithm>
 #include <cstdint>
 
 #include "fuzz/require.h"

@@ -292,7 +292,7 @@ class Comparer final : public Sink {
 
 struct ModelOptions {
   std::string model, device = "CPU";
-  bool no_repack = false, experts_on_cpu = false, verbose = false;
+  bool no_repack = false, plain_experts = false, verbose = false;
   std::int32_t threads = 1;
   std::uint32_t batch = 512;
 };
@@ -362,6 +362,15 @@ class Engine {
  private:
   [[nodiscard]] const llama_vocab* vocab() const { return llama_model_get_vocab(model_.get()); }
 
+  /// Host memory of a type that has no repacked variants. An override to the CPU's usual type would not do: the loader takes it as
+  /// leave to repack.
+  static ggml_backend_buffer_type_t plain_host_memory() {
+    alignas(64) static std::array<std::byte, 64> bytes;
+    const std::unique_ptr<ggml_backend_buffer, void (*)(ggml_backend_buffer_t)> mapped(ggml_backend_cpu_buffer_from_ptr(bytes.data(), bytes.size()),
+                                                                                      ggml_backend_buffer_free);
+    return ggml_backend_buffer_get_type(mapped.get());
+  }
+
   void load() {
     llama_model_params params = llama_model_default_params();
     std::vector<ggml_backend_dev_t> devices;
@@ -376,9 +385,8 @@ class Engine {
     devices.push_back(nullptr);
     params.devices = devices.data();
     params.use_extra_bufts = !options_.no_repack;
-    const std::array<llama_model_tensor_buft_override, 2> overrides{
-        {{"exps", ggml_backend_dev_buffer_type(ggml_backend_dev_by_type(GGML_BACKEND_DEVICE_TYPE_CPU))}, {nullptr, nullptr}}};
-    if (options_.experts_on_cpu) params.tensor_buft_overrides = overrides.data();
+    const std::array<llama_model_tensor_buft_override, 2> overrides{{{"exps", plain_host_memory()}, {nullptr, nullptr}}};
+    if (options_.plain_experts) params.tensor_buft_overrides = overrides.data();
     model_.reset(llama_model_load_from_file(options_.model.c_str(), params));
     if (!model_) throw std::runtime_error(std::format("the engine could not load '{}'", options_.model));
   }
@@ -568,7 +576,7 @@ void add_model_options(CLI::App& command, ModelOptions& options) {
   command.add_option("--device", options.device, "CPU, or a device of a plugin such as LINKCPP0")->capture_default_str();
   command.add_option("--threads", options.threads, "Threads of the engine")->check(CLI::Range(1, 1024))->capture_default_str();
   command.add_flag("--no-repack", options.no_repack, "Keep the file's layout of weights");
-  command.add_flag("--ot-cpu", options.experts_on_cpu, "Keep the file's layout of experts only (as -ot exps=CPU)");
+  command.add_flag("--plain-experts", options.plain_experts, "Keep the file's layout of experts and repack the rest, as the plugin does");
   command.add_flag("-v,--verbose", options.verbose, "Show the engine's log and progress");
 }
 
