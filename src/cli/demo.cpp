@@ -47,7 +47,8 @@ struct DemoOptions {
   int tokens = 48;
   int threads = 0;
   std::string llama_server = "llama-server", plugin, keep_logs;
-  bool no_repack = false, json = false;
+  bool no_repack = true;  ///< repacked kernels round by the shape of their batch, which a split changes
+  bool json = false;
 };
 
 /// How long a part may take before the demo gives up, and between looks at it.
@@ -75,7 +76,7 @@ class Child {
     if (process_.pid() > 0) process_.stop(12s);
   }
 
-  void ask_to_stop() { process_.signal(SIGTERM); }
+  void ask_to_stop() { process_.terminate(); }
   /// An error, with the end of the log, if it has ended although it should run.
   Result<> check(const std::string& what) {
     if (const auto ended = process_.poll()) {
@@ -243,6 +244,7 @@ class Demo {
       const auto name = std::format("worker-{}", i);
       auto joining = command({program_.string(), "worker", "--model", model_.string(), "--experts", std::format("{}/{}", i, options_.workers), "--name",
                               name, "--home", (folder_ / name).string(), "--threads", std::to_string(threads())});
+      if (!options_.no_repack) joining.argv.emplace_back("--repack");  // as llama-server does with experts of its own
       joining.env["LINKCPP_TOKEN"] = token;  // not an argument, which everybody on the machine could read
       auto child = Child::start(std::move(joining), folder_ / (name + ".log"));
       if (!child) return pass(child);
@@ -334,9 +336,7 @@ class Demo {
     std::vector<std::string> argv{server_.string(), "--model", model_.string(), "--host", address->host, "--port", std::to_string(address->port),
                                   "--device", "none", "--fit", "off"};
     for (auto& argument : engine_arguments()) argv.push_back(std::move(argument));
-    // Experts keep the file's layout on workers, so here too; everything else is repacked on both sides, or on none.
     if (options_.no_repack) argv.emplace_back("--no-repack");
-    argv.insert(argv.end(), {"--override-tensor", "exps=CPU"});
     auto child = Child::start(command(std::move(argv)), folder_ / "local.log");
     if (!child) co_return pass(child);
     local_.emplace(std::move(*child));
@@ -477,7 +477,8 @@ void setup_demo(CLI::App& root, Action& chosen) {
   command->add_option("--prompt", o->prompt, "What to continue")->capture_default_str();
   command->add_option("--tokens", o->tokens, "Tokens to generate")->check(CLI::Range(1, 900))->capture_default_str();
   command->add_option("--threads", o->threads, "Threads of each process (default: the cores shared out, at least 1)")->check(CLI::Range(0, 1024));
-  command->add_flag("--no-repack", o->no_repack, "Do not let the CPU rearrange weights, on both sides");
+  command->add_flag("--no-repack,!--repack", o->no_repack,
+                    "Whether the CPU may rearrange weights for speed, in the swarm and locally (default: it may not, for then both agree bit for bit)");
   command->add_option("--llama-server", o->llama_server, "The engine's server: a path, or a name in PATH")->envname("LINKCPP_LLAMA_SERVER")->capture_default_str();
   command->add_option("--plugin", o->plugin, "libggml-linkcpp.so (default: the one that belongs to this program)")->envname("LINKCPP_PLUGIN");
   command->add_option("--keep-logs", o->keep_logs, "Copy the logs of all processes to this folder");

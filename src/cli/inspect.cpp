@@ -289,6 +289,7 @@ void setup_inspect(CLI::App& root, Action& chosen) {
       ->check(CLI::Range(1u, 65535u))
       ->capture_default_str();
   command->add_option("--memory", options->budgets, "Memory for weights, in GiB, of workers to calculate for; may be repeated")
+      ->allow_extra_args(false)  // "--memory 12 FILE" must leave the file alone
       ->check(CLI::Range(0.001, 1e6))
       ->capture_default_str();
   command->add_flag("--json", options->json, "Print one JSON object, with every expert tensor");

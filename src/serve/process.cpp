@@ -144,12 +144,16 @@ Result<Process> Process::start(const Command& command) {
 }
 
 Process::Process(Process&& other) noexcept
-    : pid_(std::exchange(other.pid_, -1)), pidfd_(std::move(other.pidfd_)), status_(std::exchange(other.status_, std::nullopt)) {}
+    : pid_(std::exchange(other.pid_, -1)),
+      pidfd_(std::move(other.pidfd_)),
+      status_(std::exchange(other.status_, std::nullopt)),
+      terminating_(other.terminating_) {}
 
 Process& Process::operator=(Process&& other) noexcept {
   std::swap(pid_, other.pid_);
   std::swap(pidfd_, other.pidfd_);
   std::swap(status_, other.status_);
+  std::swap(terminating_, other.terminating_);
   return *this;
 }
 
@@ -170,6 +174,10 @@ void Process::signal(int number) {
   if (pid_ > 0 && !status_) ::kill(pid_, number);
 }
 
+void Process::terminate() {
+  if (!std::exchange(terminating_, true)) signal(SIGTERM);
+}
+
 std::optional<ExitStatus> Process::wait(std::chrono::milliseconds limit) {
   const auto end = std::chrono::steady_clock::now() + limit;
   while (!poll()) {
@@ -183,7 +191,7 @@ std::optional<ExitStatus> Process::wait(std::chrono::milliseconds limit) {
 
 ExitStatus Process::stop(std::chrono::milliseconds grace) {
   if (pid_ < 0) return {};
-  signal(SIGTERM);
+  terminate();
   if (auto status = wait(grace)) return *status;
   signal(SIGKILL);
   while (!poll()) wait(std::chrono::seconds(1));

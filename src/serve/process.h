@@ -84,13 +84,16 @@ class Process {
   void signal(int number);
   /// Waits up to `limit`.
   std::optional<ExitStatus> wait(std::chrono::milliseconds limit);
-  /// SIGTERM, and SIGKILL after `grace`.
+  /// SIGTERM, once: many programs take a second one as "at once".
+  void terminate();
+  /// terminate(), and SIGKILL after `grace`.
   ExitStatus stop(std::chrono::milliseconds grace);
 
  private:
   pid_t pid_ = -1;
   Fd pidfd_;
   std::optional<ExitStatus> status_;
+  bool terminating_ = false;
 };
 
 /// Runs a short command to its end and returns what it printed, at most 64 KiB of it; `timeout` if it takes longer than `limit`.

@@ -135,7 +135,7 @@ void Supervisor::stop() {
   }
   stopping_ = true;
   pause_timer_.cancel();
-  process_.signal(SIGTERM);
+  process_.terminate();
   kill_timer_.expires_after(knobs_.stop_grace);
   kill_timer_.async_wait([this](boost::system::error_code error) {
     if (!error) process_.signal(SIGKILL);

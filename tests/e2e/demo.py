@@ -30,16 +30,17 @@ def test_raw_f32_is_identical_and_accounted_for():
     assert result["identical"] is True and result["text"] and result["text"] == result["text_local"], result
     assert result["tokens"] == 48 and result["tokens_per_s"] > 0 and result["tokens_per_s_local"] > 0, result
     assert [layer["layer"] for layer in result["layers"]] == ["0", "1", "2", "3"], result["layers"]
-    tokens = result["prompt_tokens"] + result["tokens"] - 1
+    generated, tokens = result["tokens"], result["prompt_tokens"] + result["tokens"] - 1
     for layer in result["layers"]:
-        assert layer["tokens"] == tokens, (layer, tokens)
+        # Of the prompt, the last layer computes the last token only: nobody asked for the other logits.
+        assert layer["tokens"] == (generated if layer["layer"] == "3" else tokens), (layer, tokens)
         # Out: the token's row once to each touched worker. Back: a row for each selected expert.
         assert N_EMBD * 4 <= layer["bytes_out_per_token"] <= 3 * (N_EMBD * 4 + FRAME_HEADERS), layer
         assert TOP_K * N_EMBD * 4 <= layer["bytes_back_per_token"] <= TOP_K * N_EMBD * 4 + 3 * FRAME_HEADERS, layer
     assert sorted(worker["name"] for worker in result["workers"]) == ["worker-1", "worker-2", "worker-3"]
     for worker in result["workers"]:
         assert worker["pairs"] > 0 and worker["experts"] and worker["device"], worker
-    assert sum(worker["pairs"] for worker in result["workers"]) == tokens * TOP_K * 4
+    assert sum(worker["pairs"] for worker in result["workers"]) == (3 * tokens + generated) * TOP_K
     assert set(result["bytes"]["layers"]) == {"0", "1", "2", "3"} and set(result["bytes"]["workers"]) == {"worker-1", "worker-2", "worker-3"}
 
 

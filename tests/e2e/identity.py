@@ -45,54 +45,52 @@ def check_logits(table, name, path, lengths, n_workers, layout="as in the file")
 # ---- llama-server's features -----------------------------------------------------------------------------------------
 
 
-def ask_together(server, prompts, n):
-    texts = [None] * len(prompts)
+def four_slots(server):
+    answers = [None] * len(PROMPTS)
 
     def ask(i):
-        texts[i] = server.complete(prompts[i], n)
+        answers[i] = lib.complete(server, PROMPTS[i], 48)
 
-    threads = [threading.Thread(target=ask, args=(i,)) for i in range(len(prompts))]
+    threads = [threading.Thread(target=ask, args=(i,)) for i in range(len(PROMPTS))]
     for thread in threads:
         thread.start()
     for thread in threads:
         thread.join()
-    return texts
-
-
-def four_slots(server):
-    return ask_together(server, PROMPTS, 48)
+    return answers
 
 
 def prompt_cache(server):
     """The same long prompt twice, then a longer one with the same beginning: the second and third find it in the cache."""
     with open(lib.prompt_text(), errors="replace") as file:
         text = file.read(1200)
-    return [server.complete(text, 32, cache_prompt=True), server.complete(text, 32, cache_prompt=True),
-            server.complete(text + " And then", 32, cache_prompt=True)]
+    return [lib.complete(server, prompt, 32, cache_prompt=True) for prompt in (text, text, text + " And then")]
 
 
 def repetitive(server):
     """What n-gram speculation likes."""
-    line = "int value = get_value(first, second);\n"
-    return [server.complete(line * 6, 96), server.complete("one two three four five six seven eight\n" * 5, 96)]
+    return [lib.complete(server, prompt, 96) for prompt in ("int value = get_value(first, second);\n" * 6, "one two three four five six seven eight\n" * 5)]
 
 
 def drafted(server):
-    return [server.complete(prompt, 64) for prompt in PROMPTS[:2]]
+    return [lib.complete(server, prompt, 64) for prompt in PROMPTS[:2]]
+
+
+# Name, options of llama-server, what to ask, and the figure among an answer's timings that shows that the feature was at work.
+NGRAMS = ["--spec-ngram-simple-size-n", "4", "--spec-ngram-simple-size-m", "8", "--spec-ngram-mod-n-match", "8", "--spec-ngram-mod-n-min", "2",
+          "--spec-ngram-mod-n-max", "16"]
 
 
 def features(draft):
     yield "four parallel slots", ["-np", "4"], four_slots, None
-    yield "prompt cache", ["-np", "1"], prompt_cache, None
+    yield "prompt cache", ["-np", "1"], prompt_cache, "cache_n"
     for kind in ("ngram-simple", "ngram-mod"):
-        yield f"speculation: {kind}", ["-np", "1", "--spec-type", kind, "--spec-ngram-simple-size-n", "4", "--spec-ngram-simple-size-m", "8",
-                                       "--spec-ngram-mod-n-match", "8", "--spec-ngram-mod-n-min", "2", "--spec-ngram-mod-n-max", "16"], repetitive, r"draft"
+        yield f"speculation: {kind}", ["-np", "1", "--spec-type", kind, *NGRAMS], repetitive, "draft_n"
     if draft:
-        yield "speculation: draft model", ["-np", "1", "--spec-type", "draft-simple", "-md", draft, "--spec-draft-device", "none"], drafted, r"draft"
+        yield "speculation: draft model", ["-np", "1", "--spec-type", "draft-simple", "-md", draft, "--spec-draft-device", "none"], drafted, "draft_n"
 
 
 def check_features(table, name, path, draft, n=2):
-    for title, options, ask, _ in features(draft):
+    for title, options, ask, figure in features(draft):
         common = ["-c", "4096", "-t", "1", "--no-repack", *options]
         with Rig(path) as rig:
             plain = rig.llama_server(*common).wait_ready()
@@ -103,11 +101,13 @@ def check_features(table, name, path, draft, n=2):
             answers = ask(linked)
             linked.process.stop()
             steps = lib.last_account(linked.status).get("total", {}).get("steps", 0)
-        good = all(status == 200 for status, _ in expected + answers)
-        same = good and expected == answers
-        table.add(name, title, n, f"{len(answers)} texts", steps, "yes" if same else "NO", "")
-        table.claim(same, f"{name}, {title}: {[a for a, b in zip(answers, expected) if a != b][:1]} instead of {[b for a, b in zip(answers, expected) if a != b][:1]}")
+        different = [(a["content"], b["content"]) for a, b in zip(answers, expected) if a["content"] != b["content"]]
+        shown = sum(answer["timings"].get(figure, 0) for answer in answers) if figure else None
+        compared = f"{len(answers)} texts" + (f", {figure} {shown}" if figure else "")
+        table.add(name, title, n, compared, steps, "NO" if different else "yes", "")
+        table.claim(not different, f"{name}, {title}: {different[:1]}")
         table.claim(steps > 0, f"{name}, {title}: nothing was dispatched")
+        table.claim(shown is None or shown > 0, f"{name}, {title}: the feature was not at work ({figure} is 0)")
 
 
 def new_table():

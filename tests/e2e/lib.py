@@ -12,6 +12,7 @@ import subprocess
 import sys
 import tempfile
 import time
+import urllib.request
 
 from swarm import LINKCPP, PROJECT, Process, Server, free_port
 
@@ -180,6 +181,14 @@ class Rig:
         port = free_port()
         command = ["llama-server", "-m", model or self.model, "--host", "127.0.0.1", "--port", str(port), "--fit", "off", *first, *map(str, options)]
         return Server(self.start("llama-server", wrap(command), env), port)
+
+
+def complete(server, prompt, n, **more):
+    """A greedy completion as llama-server answers it: content, timings and so on."""
+    body = dict(prompt=prompt, n_predict=n, temperature=0, seed=1, cache_prompt=False, ignore_eos=True) | more
+    request = urllib.request.Request(server.url + "/completion", json.dumps(body).encode(), {"Content-Type": "application/json"})
+    with urllib.request.urlopen(request, timeout=600) as answer:
+        return json.loads(answer.read())
 
 
 def logits(what, model, *options, device="CPU"):

@@ -1,8 +1,6 @@
 #!/usr/bin/env python3
 """Against ggml's RPC backend with the experts overridden to it: same model, same added delay, tokens a second and bytes."""
-import json
 import socket
-import urllib.request
 
 import lib
 from lib import Rig, Table
@@ -12,22 +10,15 @@ REPETITIONS = 3
 PROMPT = "It is a truth universally acknowledged, that a single man in possession of a good fortune, must be in want of a wife. " * 2
 
 
-def complete(server, n_predict):
-    body = dict(prompt=PROMPT, n_predict=n_predict, temperature=0, seed=1, cache_prompt=False, ignore_eos=True)
-    request = urllib.request.Request(server.url + "/completion", json.dumps(body).encode(), {"Content-Type": "application/json"})
-    with urllib.request.urlopen(request, timeout=600) as answer:
-        return json.loads(answer.read())
-
-
 def ask(rig, server, relay, n):
     """Speeds, and bytes for each generated token: what n tokens cost more than one does."""
-    complete(server, 1)
+    lib.complete(server, PROMPT, 1)
     counted = [rig.relayed(relay)]
-    complete(server, 1)
+    lib.complete(server, PROMPT, 1)
     counted.append(rig.relayed(relay))
     answers = []
     for _ in range(REPETITIONS):
-        answers.append(complete(server, n))
+        answers.append(lib.complete(server, PROMPT, n))
         counted.append(rig.relayed(relay))
     grown = [{key: b[key] - a[key] for key in ("bytes_out", "bytes_back")} for a, b in zip(counted, counted[1:])]
     return {"text": answers[0]["content"], "prompt": [x["timings"]["prompt_per_second"] for x in answers],

@@ -3,9 +3,12 @@
 
 #include <ggml-backend.h>
 #include <ggml.h>
+#include <fcntl.h>
 #include <gguf.h>
+#include <sys/mman.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cstring>
 #include <filesystem>
 #include <format>
@@ -192,8 +195,7 @@ struct Expected {
 class ReferenceLayer {
  public:
   ReferenceLayer(const ModelShape& shape, const std::filesystem::path& path, int layer, std::int64_t n_tokens, int n_threads = 1) : s_(shape) {
-    gguf_init_params params{.no_alloc = false, .ctx = &weights_};
-    gguf_ = gguf_init_from_file(path.c_str(), params);
+    map_weights(path);
     if (ggml_backend_dev_count() == 0) ggml_backend_load_all();
     cpu_ = ggml_backend_init_by_type(GGML_BACKEND_DEVICE_TYPE_CPU, nullptr);
     const auto registration = ggml_backend_dev_backend_reg(ggml_backend_get_device(cpu_));
@@ -208,7 +210,7 @@ class ReferenceLayer {
     ggml_gallocr_free(allocator_);
     ggml_free(context_);
     ggml_free(weights_);
-    gguf_free(gguf_);
+    ::munmap(mapped_, mapped_bytes_);
     ggml_backend_free(cpu_);
   }
   ReferenceLayer(const ReferenceLayer&) = delete;
@@ -227,6 +229,22 @@ class ReferenceLayer {
   }
 
  private:
+  /// In place, as llama.cpp does.
+  void map_weights(const std::filesystem::path& path) {
+    gguf_init_params params{.no_alloc = true, .ctx = &weights_};
+    gguf_context* gguf = gguf_init_from_file(path.c_str(), params);
+    mapped_bytes_ = std::filesystem::file_size(path);
+    const int fd = ::open(path.c_str(), O_RDONLY | O_CLOEXEC);
+    mapped_ = ::mmap(nullptr, mapped_bytes_, PROT_READ, MAP_SHARED, fd, 0);
+    ::close(fd);
+    if (gguf == nullptr || mapped_ == MAP_FAILED) throw std::runtime_error("cannot map the test model");
+    for (std::int64_t i = 0; i < gguf_get_n_tensors(gguf); ++i) {
+      ggml_get_tensor(weights_, gguf_get_tensor_name(gguf, i))->data =
+          static_cast<std::byte*>(mapped_) + gguf_get_data_offset(gguf) + gguf_get_tensor_offset(gguf, i);
+    }
+    gguf_free(gguf);
+  }
+
   ggml_tensor* weight(int layer, const char* role) const { return ggml_get_tensor(weights_, std::format("blk.{}.ffn_{}", layer, role).c_str()); }
   ggml_tensor* matmul(int layer, const std::string& name, ggml_tensor* rows) {
     ggml_tensor* product = ggml_mul_mat_id(context_, weight(layer, (name + "_exps.weight").c_str()), rows, ids_);
@@ -264,7 +282,8 @@ class ReferenceLayer {
 
   ModelShape s_;
   ggml_context *weights_ = nullptr, *context_ = nullptr;
-  gguf_context* gguf_ = nullptr;
+  void* mapped_ = nullptr;
+  std::size_t mapped_bytes_ = 0;
   ggml_backend_t cpu_ = nullptr;
   ggml_gallocr_t allocator_ = nullptr;
   ggml_cgraph* graph_ = nullptr;

@@ -94,6 +94,20 @@ TEST(Process, StopKillsWhatIgnoresTermination) {
   EXPECT_GE(std::chrono::steady_clock::now() - begin, 300ms);
 }
 
+TEST(Process, TerminatesOnlyOnce) {
+  auto channel = Channel::open();
+  ASSERT_TRUE(channel);
+  auto command = shell("n=0; trap 'n=$((n+1))' TERM; echo on; i=0; while [ $i -lt 20 ]; do sleep 0.02; i=$((i+1)); done; exit $n");
+  command.output = channel->theirs.get();
+  auto process = Process::start(command);
+  ASSERT_TRUE(process);
+  char buffer[8];
+  ASSERT_EQ(read(channel->ours.get(), buffer, sizeof buffer), 3);
+  process->terminate();
+  usleep(100'000);
+  EXPECT_EQ(process->stop(10s).code, 1) << "llama-server takes a second SIGTERM as an order to drop everything";
+}
+
 TEST(Process, DestructionKillsAndReaps) {
   pid_t pid = -1;
   {
