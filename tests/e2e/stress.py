@@ -1,6 +1,10 @@
 #!/usr/bin/env python3
 """Workers join, drain and are killed at random while eight clients generate: every completed answer equals the local one.
 
+Plain llama.cpp itself gives other bits for a token that is computed in a larger batch (its matmul kernels differ by shape), so which
+requests happen to share a batch would show in the text. One token a micro-batch (-ub 1) takes that away on both sides and leaves only
+what is tested here. `--control` runs the clients against plain llama-server instead, to check exactly that.
+
   stress.py [--seconds 60] [--seed N] [--clients 8]
 """
 import argparse
@@ -22,20 +26,27 @@ def main():
     parser.add_argument("--seconds", type=float, default=60)
     parser.add_argument("--seed", type=int, default=int(time.time()))
     parser.add_argument("--clients", type=int, default=8)
+    parser.add_argument("--ubatch", type=int, default=1, help="tokens a micro-batch")
+    parser.add_argument("--control", action="store_true", help="no swarm: the clients ask plain llama-server")
     options = parser.parse_args()
     dice = random.Random(options.seed)
     print(f"seed {options.seed}", flush=True)
+    shape = ["-np", str(options.clients), "-ub", str(options.ubatch)]
     with Swarm() as swarm:
-        plain = swarm.plain("-np", str(options.clients))
+        plain = swarm.plain(*shape)
         plain.wait_ready()
         expected = {p: plain.complete(p, TOKENS)[1] for p in PROMPTS}
-        plain.process.stop()
+        if not options.control:
+            plain.process.stop()
 
         # One worker of each half stays, so that there is always coverage; the others come and go.
         halves = ["0-11", "12-23"]
-        for i, half in enumerate(halves):
-            swarm.worker(f"steady{i}", half)
-        server = swarm.serve("--no-repack", "--deadline", "10s", llama=["-np", str(options.clients)])
+        if options.control:
+            server = plain
+        else:
+            for i, half in enumerate(halves):
+                swarm.worker(f"steady{i}", half)
+            server = swarm.serve("--no-repack", "--deadline", "10s", llama=shape)
         server.wait_ready()
 
         end, counts, wrong, lock = time.monotonic() + options.seconds, {"answers": 0, "errors": 0}, [], threading.Lock()
@@ -60,6 +71,8 @@ def main():
         guests, events = [], {"joined": 0, "killed": 0, "drained": 0}
         while time.monotonic() < end:
             time.sleep(dice.uniform(0.2, 1.0))
+            if options.control:
+                continue
             if len(guests) < 3 and (not guests or dice.random() < 0.6):
                 guests.append(swarm.worker(f"guest{events['joined']}", dice.choice(halves + ["all", "0-5,18-23"])))
                 events["joined"] += 1

@@ -12,6 +12,7 @@
 #include <condition_variable>
 #include <mutex>
 #include <thread>
+#include <utility>
 #include <vector>
 
 namespace linkcpp::net {
@@ -243,12 +244,14 @@ TEST(DriverTest, TasksMayPollAndNest) {
 TEST(DriverTest, AThrowingTaskOrHandlerLeavesTheDriverUsable) {
   Driver driver;
   EXPECT_THROW(driver.run_exclusive([] { throw 1; }), int);
-  EXPECT_THROW(
-      {
-        driver.run_exclusive([&] { asio::post(driver.context(), [] { throw 2; }); });
-        driver.run_until([] { return false; }, in(1s));
-      },
-      int);
+  bool posted = false;  // from inside the wait, so that the background thread cannot come first
+  EXPECT_THROW(driver.run_until(
+                   [&] {
+                     if (!std::exchange(posted, true)) asio::post(driver.context(), [] { throw 2; });
+                     return false;
+                   },
+                   in(30s)),
+               int);
   bool done = false;
   driver.run_exclusive([&] { done = true; });
   EXPECT_TRUE(driver.run_until([&] { return done; }, in(1s)));

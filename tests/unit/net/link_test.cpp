@@ -104,10 +104,11 @@ TEST(LinkTest, KeepsWarmMeasuresAndHidesPings) {
   EXPECT_GT(linked.worker->stats().rtt_min, 0us);
   EXPECT_LE(linked.worker->stats().rtt_min, linked.worker->stats().rtt);
   const auto before = linked.worker->stats().frames_sent;
+  const auto start = Clock::now();
   std::this_thread::sleep_for(200ms);
-  const auto sent = linked.worker->stats().frames_sent - before;
-  EXPECT_GE(sent, 3u);
-  EXPECT_LE(sent, 45u) << "a storm of pings";
+  const auto sent = static_cast<long>(linked.worker->stats().frames_sent - before);
+  EXPECT_GE(sent, 3);
+  EXPECT_LE(sent, 2 * ((Clock::now() - start) / 10ms) + 5) << "more than a ping and a pong every 10 ms";
   EXPECT_EQ(linked.at_worker.frames->size() + linked.at_backbone.frames->size(), 0u);
 }
 
