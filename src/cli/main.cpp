@@ -47,6 +47,9 @@ int run(std::vector<std::string> arguments) {
                "  linkcpp worker --join TOKEN ...  on a worker: hold experts and compute them\n"
                "  linkcpp serve --model FILE       on the backbone: an OpenAI-compatible server over the swarm"};
   app.name("linkcpp");
+  // Descriptions and footers hold examples, line by line: the parser must not fill them into paragraphs.
+  app.get_formatter()->enable_description_formatting(false);
+  app.get_formatter()->enable_footer_formatting(false);
   app.require_subcommand(1);
   app.set_version_flag("--version", std::string("linkcpp ") + LINKCPP_VERSION + ", " + engine::engine_version());
   app.set_config("--config", "", "Read options from a TOML file: [subcommand] sections with the long option names")->envname("LINKCPP_CONFIG_FILE");

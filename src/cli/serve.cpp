@@ -356,9 +356,9 @@ void add_swarm_options(CLI::App& command, ServeOptions& o) {
   const CLI::AsNumberWithUnit duration(std::map<std::string, int>{{"ms", 1}, {"s", 1000}, {"min", 60'000}});
   const CLI::Range sensible(1, 86'400'000);
   command.add_option("--deadline", o.deadline_ms, "Time after which a layer's step fails: milliseconds, or with a unit (2s)")
-      ->envname("LINKCPP_DEADLINE")->transform(duration)->check(sensible)->capture_default_str()->option_text("TIME [10000]");
+      ->envname("LINKCPP_DEADLINE")->transform(duration)->check(sensible)->capture_default_str()->option_text("TIME [10000] (Env:LINKCPP_DEADLINE)");
   command.add_option("--resend-floor", o.resend_floor_ms, "Never send late pairs to a replica sooner than this")
-      ->envname("LINKCPP_RESEND_FLOOR")->transform(duration)->check(sensible)->capture_default_str()->option_text("TIME [250]");
+      ->envname("LINKCPP_RESEND_FLOOR")->transform(duration)->check(sensible)->capture_default_str()->option_text("TIME [250] (Env:LINKCPP_RESEND_FLOOR)");
   command.add_option("--home", o.home, "Folder of this node's key and secret (default: ~/.config/linkcpp)")->envname("LINKCPP_HOME");
   command.add_option("--name", o.name, "What workers see this backbone as")->envname("LINKCPP_NAME")->capture_default_str();
 }

@@ -4,6 +4,7 @@ import json
 import os
 import socket
 import stat
+import struct
 import subprocess
 import tempfile
 
@@ -126,6 +127,26 @@ def test_serve_refuses_files_that_are_no_moe_model():
         with open(MODEL, "rb") as whole, open(cut, "wb") as file:
             file.write(whole.read(5_000_000))
         expect(serve(model=cut), WRONG, "cut.gguf")
+
+
+def write_dense_model(path):
+    """A whole, valid GGUF of a model without experts: one F32 tensor of 32 x 4."""
+    def text(value):
+        return struct.pack("<Q", len(value)) + value.encode()
+    pairs = [text("general.architecture") + struct.pack("<I", 8) + text("llama"), text("general.name") + struct.pack("<I", 8) + text("dense")]
+    for key, value in (("block_count", 1), ("embedding_length", 32), ("context_length", 64)):
+        pairs.append(text("llama." + key) + struct.pack("<II", 4, value))
+    head = b"GGUF" + struct.pack("<IQQ", 3, 1, len(pairs)) + b"".join(pairs) + text("token_embd.weight") + struct.pack("<IQQIQ", 2, 32, 4, 0, 0)
+    with open(path, "wb") as file:
+        file.write(head + b"\0" * (-len(head) % 32) + b"\0" * (32 * 4 * 4))
+
+
+def test_dense_models_are_refused():
+    with tempfile.TemporaryDirectory() as folder:
+        dense = os.path.join(folder, "dense.gguf")
+        write_dense_model(dense)
+        expect(serve(model=dense), WRONG, "dense.gguf", "experts")
+        expect(run("demo", "--model", dense), WRONG, "dense.gguf", "experts")
 
 
 def test_an_engine_that_refuses_to_start_is_quoted():
