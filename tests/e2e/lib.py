@@ -26,6 +26,14 @@ for name in ("GGML_BACKEND_PATH", "LINKCPP_CONFIG", "OMP_NUM_THREADS"):
     BASE_ENV.pop(name, None)
 
 
+# Set by measure.py --quick: fewer repetitions and less text, to see whether something has changed.
+quick = False
+
+
+def repetitions(full, short):
+    return short if quick else full
+
+
 def say(text):
     print(f"... {text}", file=sys.stderr, flush=True)
 

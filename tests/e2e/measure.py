@@ -6,6 +6,8 @@ import json
 import sys
 import traceback
 
+import lib
+
 NAMES = ["identity", "accuracy", "bytes", "star", "overlap", "overhead", "planning", "rpc"]
 
 
@@ -13,7 +15,9 @@ def main():
     parser = argparse.ArgumentParser(prog="scripts/measure", description=__doc__)
     parser.add_argument("names", nargs="+", metavar="NAME", choices=[*NAMES, "all"], help="all, or some of: " + ", ".join(NAMES))
     parser.add_argument("--json", action="store_true", help="print a JSON array instead of markdown")
+    parser.add_argument("--quick", action="store_true", help="fewer repetitions and less text: minutes instead of half an hour for all")
     arguments = parser.parse_args()
+    lib.quick = arguments.quick
     names = NAMES if "all" in arguments.names else arguments.names
     tables, failed = [], False
     for name in names:

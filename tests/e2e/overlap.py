@@ -29,7 +29,7 @@ def measure():
             with Rig(path) as rig:
                 rig.listening_worker("w1", "all", one_way_ms=round_trip / 2)
                 on, off, hidden = [], [], []
-                for _ in range(PAIRS):
+                for _ in range(lib.repetitions(PAIRS, 2)):
                     off.append(one_run(rig, path, False)[0])
                     took, flight, wait, layers = one_run(rig, path, True)
                     on.append(took)
@@ -39,7 +39,7 @@ def measure():
             table.add(f"{round_trip:.2f}", f"{lib.median(hidden):.2f}", lib.spread(off, "{:.1f}"), lib.spread(on, "{:.1f}"), lib.spread(ratios),
                       f"{gain:.1f}", f"{lib.median(hidden) * layers:.1f}")
             table.claim(lib.median(ratios) < 1, f"overlap gained nothing at {round_trip:.2f} ms: ratio {lib.median(ratios):.3f}")
-    table.note(f"{PAIRS} interleaved pairs; median (lowest-highest). The first delay equals the local work that is there to hide. sum F16 rows.")
+    table.note(f"{lib.repetitions(PAIRS, 2)} interleaved pairs; median (lowest-highest). The first delay equals the local work that is there to hide. sum F16 rows.")
     return table
 
 

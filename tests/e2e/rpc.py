@@ -17,7 +17,7 @@ def ask(rig, server, relay, n):
     lib.complete(server, PROMPT, 1)
     counted.append(rig.relayed(relay))
     answers = []
-    for _ in range(REPETITIONS):
+    for _ in range(lib.repetitions(REPETITIONS, 2)):
         answers.append(lib.complete(server, PROMPT, n))
         counted.append(rig.relayed(relay))
     grown = [{key: b[key] - a[key] for key in ("bytes_out", "bytes_back")} for a, b in zip(counted, counted[1:])]
@@ -59,7 +59,7 @@ def measure():
                   ["one way (ms)", "through", "prompt t/s", "generation t/s", "prompt / RPC's", "generation / RPC's", "KB out a generated token",
                    "KB back", "MB sent up to the first token"])
     for _, path in lib.models("tinymoe-a-q4_k_s"):
-        for delay in DELAYS_MS:
+        for delay in lib.repetitions(DELAYS_MS, DELAYS_MS[:2]):
             n = 32 if delay < 10 else 12
             peer = over_rpc(path, delay, n)
             row(table, delay, "ggml RPC", peer, peer)
@@ -67,7 +67,7 @@ def measure():
                 ours = over_linkcpp(path, delay, n, mode, wire)
                 row(table, delay, f"linkcpp {mode} {wire.upper()}", ours, peer)
                 table.claim(lib.median(ours["generation"]) > 0.9 * lib.median(peer["generation"]), f"{mode} {wire} at {delay} ms: slower than ggml RPC")
-    table.note(f"llama-server on both sides, {REPETITIONS} completions of the same prompt after two warming ones, one thread each; median "
+    table.note(f"llama-server on both sides, {lib.repetitions(REPETITIONS, 2)} completions of the same prompt after two warming ones, one thread each; median "
                "(lowest-highest). Bytes were counted by the relay, TLS included for linkcpp; RPC is plain TCP. The last column holds the expert "
                "weights, which RPC sends at every start.")
     return table
