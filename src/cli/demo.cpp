@@ -47,7 +47,7 @@ struct DemoOptions {
   int tokens = 48;
   int threads = 0;
   std::string llama_server = "llama-server", plugin, keep_logs;
-  bool no_repack = true;  ///< repacked kernels round by the shape of their batch, which a split changes
+  bool no_repack = true;  ///< with repacked weights the two runs were seen to differ; the cause is not known yet
   bool json = false;
 };
 
