@@ -392,7 +392,8 @@ class Star final : public Backbone {
     account_.total += tally;
   }
 
-  /// Takes a request out of the books; none if it is unknown, which is the case for every answer that comes too late.
+  /// Takes a request out of the books; none if it is unknown, as for every answer that comes too late, or was sent to another worker:
+  /// request ids are small numbers, and nobody may answer for somebody else. What is not in the books must not reach the dispatcher.
   std::optional<Outstanding> take(std::uint64_t request, const PeerPtr& peer) {
     const auto found = outstanding_.find(request);
     if (found == outstanding_.end() || found->second.peer != peer) return std::nullopt;
@@ -405,12 +406,9 @@ class Star final : public Backbone {
     auto combine = wire::decode_combine(frame.body);
     if (!combine) return violation(peer, combine.error().message);
     const auto request = take(frame.header.request, peer);
+    if (!request) return;
     dispatch::Actions actions;
     const dispatch::Time compute = std::chrono::microseconds(combine->compute_us), queued = std::chrono::microseconds(combine->queue_us);
-    if (!request) {  // its step is over; the dispatcher still learns from it
-      dispatcher_.on_answer(frame.header.request, now(), compute, queued, actions);
-      return carry_out(actions);
-    }
     Step& step = steps_.at(request->step);
     const std::span<const dispatch::Pair> pairs = dispatcher_.pairs_of(frame.header.request);
     const bool sum = step.call->sum;
@@ -444,7 +442,7 @@ class Star final : public Backbone {
     auto failure = wire::decode_failed(frame.body);
     if (!failure) return violation(peer, failure.error().message);
     note(std::format("worker {} could not compute a request: {}", peer->name, failure->reason));
-    take(frame.header.request, peer);
+    if (!take(frame.header.request, peer)) return;
     dispatch::Actions actions;
     dispatcher_.on_failed(frame.header.request, std::format("worker {}: {}", peer->name, failure->reason), now(), actions);
     carry_out(actions);

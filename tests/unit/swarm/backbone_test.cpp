@@ -1,0 +1,180 @@
+// The backbone over real links, with workers that are scripted by hand: what it lets a worker do to it, and what not.
+#include "swarm/backbone.h"
+
+#include <gtest/gtest.h>
+#include <unistd.h>
+
+#include <filesystem>
+#include <thread>
+
+#include "net/driver.h"
+#include "net/token.h"
+#include "net/transport.h"
+#include "support/mailbox.h"
+#include "support/tiny_gguf.h"
+#include "wire/frame_size.h"
+
+namespace linkcpp::swarm {
+namespace {
+
+using namespace std::chrono_literals;
+template <class T>
+using Mailbox = test::TimedMailbox<T, 30>;
+
+struct Frame {
+  wire::FrameHeader header;
+  Bytes body;
+};
+
+constexpr std::uint32_t n_embd = 64, n_expert = 6;
+
+/// A worker that answers only what the test tells it to.
+class ScriptedWorker {
+ public:
+  ScriptedWorker(const Backbone& backbone, const net::PeerKey& key, const net::Secret& secret, std::string name, std::uint64_t experts)
+      : name_(std::move(name)), experts_(experts), model_(backbone.anatomy().digest) {
+    driver_.run_exclusive([&] {
+      dialer_ = net::Dialer::start(driver_.context(), {backbone.listen_address()}, {*net::Identity::generate(), secret, key, false}, {},
+                                   [this](net::LinkPtr link) { adopt(std::move(link)); }, [](const Error&) {});
+    });
+  }
+  ~ScriptedWorker() {
+    driver_.run_exclusive([this] {
+      dialer_.reset();
+      link_.reset();
+    });
+  }
+  std::optional<Frame> next(wire::FrameType type) {
+    while (auto frame = frames_.take()) {
+      if (frame->header.type == type) return frame;
+    }
+    return std::nullopt;
+  }
+  void send(Bytes frame) { link_->send(std::move(frame)); }
+
+ private:
+  void adopt(net::LinkPtr link) {
+    link_ = std::move(link);
+    link_->start({.on_frame = [this](const wire::FrameView& f) { frames_.put({f.header, Bytes(f.body.begin(), f.body.end())}); }, .on_close = [](const Error&) {}});
+    wire::Hello hello{.engine = engine::engine_version(), .name = name_, .device = "none", .n_threads = 1, .row_types = 1, .model = model_};
+    for (std::uint16_t layer = 0; layer < 2; ++layer) hello.holdings.push_back({layer, n_expert, {experts_}});
+    Bytes body;
+    wire::encode(hello, body);
+    link_->send(wire::make_frame(wire::FrameType::hello, 0, body));
+  }
+
+  std::string name_;
+  std::uint64_t experts_;
+  wire::Digest model_;
+  Mailbox<Frame> frames_;
+  net::Driver driver_;
+  net::LinkPtr link_;
+  std::unique_ptr<net::Dialer> dialer_;
+};
+
+class TwoWorkers : public ::testing::Test {
+ protected:
+  void SetUp() override {
+    std::filesystem::create_directories(folder_);
+    linkcpp::testing::write_file(folder_ / "tiny.gguf", linkcpp::testing::tiny_model().bytes());
+    Config config;
+    config.model = folder_ / "tiny.gguf";
+    config.home = folder_ / "home";
+    config.listen = "127.0.0.1:0";
+    config.deadline = 1500ms;
+    auto opened = Backbone::open(config);
+    ASSERT_TRUE(opened) << opened.error().message;
+    backbone_ = std::move(*opened);
+    const auto key = net::Identity::load_or_create(folder_ / "home")->key();
+    const auto secret = *net::load_or_create_secret(folder_ / "home");
+    low_ = std::make_unique<ScriptedWorker>(*backbone_, key, secret, "low", 0b000111);
+    high_ = std::make_unique<ScriptedWorker>(*backbone_, key, secret, "high", 0b111000);
+    ASSERT_TRUE(backbone_->wait_for_coverage({}));
+
+    program_.inputs = {{wire::Input::Kind::token, n_embd}};
+    program_.weights = {"ffn_up_exps.weight"};
+    wire::Op op{.kind = wire::OpKind::mul_mat_id, .n_out = 4};
+    op.sources = {wire::Source{wire::Source::Kind::input, 0}, wire::Source{wire::Source::Kind::weight, 0}, {}};
+    program_.ops = {op};
+    call_ = {.layer = 0, .program_id = wire::program_id(program_), .program = &program_, .n_tokens = 1, .top_k = 2, .experts = experts_,
+             .inputs = {rows_}, .sum = false, .output = output_};
+  }
+  void TearDown() override {
+    low_.reset();
+    high_.reset();
+    backbone_.reset();
+    std::filesystem::remove_all(folder_);
+  }
+
+  /// One pair row of four times `value`, as the answer to `request`.
+  static Bytes answer(std::uint64_t request, float value) {
+    const float row[4] = {value, value, value, value};
+    wire::Combine combine{.n_rows = 1, .n = 4};
+    Bytes body;
+    wire::encode_combine_header(combine, body);
+    wire::encode_rows(wire::RowType::f32, row, 4, 1, 4, ByteWriter(body).extend(sizeof row));
+    return wire::make_frame(wire::FrameType::combine, request, body);
+  }
+  static Bytes failure(std::uint64_t request) {
+    Bytes body;
+    wire::encode(wire::Failed{ErrorKind::internal, "made up"}, body);
+    return wire::make_frame(wire::FrameType::failed, request, body);
+  }
+  void forge(Bytes frame) {
+    low_->send(std::move(frame));
+    std::this_thread::sleep_for(200ms);  // it is on its way before the honest answers are
+  }
+
+  std::filesystem::path folder_ = std::filesystem::path(::testing::TempDir()) / ("backbone-" + std::to_string(::getpid()));
+  std::unique_ptr<Backbone> backbone_;
+  std::unique_ptr<ScriptedWorker> low_, high_;
+  wire::Program program_;
+  std::vector<std::int32_t> experts_{1, 4};
+  std::vector<float> rows_ = std::vector<float>(n_embd, 1.0f), output_ = std::vector<float>(8, -1.0f);
+  engine::RegionCall call_;
+};
+
+TEST_F(TwoWorkers, RowsGoToTheirPairs) {
+  auto ticket = backbone_->begin(call_);
+  ASSERT_TRUE(ticket);
+  const auto low = low_->next(wire::FrameType::dispatch), high = high_->next(wire::FrameType::dispatch);
+  ASSERT_TRUE(low && high);
+  high_->send(answer(high->header.request, 40));
+  low_->send(answer(low->header.request, 10));
+  ASSERT_TRUE(backbone_->await(*ticket, call_, {}));
+  EXPECT_EQ(output_, (std::vector<float>{10, 10, 10, 10, 40, 40, 40, 40}));
+}
+
+TEST_F(TwoWorkers, AWorkerCannotAnswerForAnother) {
+  auto ticket = backbone_->begin(call_);
+  ASSERT_TRUE(ticket);
+  const auto low = low_->next(wire::FrameType::dispatch), high = high_->next(wire::FrameType::dispatch);
+  ASSERT_TRUE(low && high);
+  forge(answer(high->header.request, 666));
+  low_->send(answer(low->header.request, 10));
+  std::jthread honest([&] {
+    std::this_thread::sleep_for(300ms);
+    high_->send(answer(high->header.request, 40));
+  });
+  ASSERT_TRUE(backbone_->await(*ticket, call_, {}));
+  EXPECT_EQ(output_, (std::vector<float>{10, 10, 10, 10, 40, 40, 40, 40})) << "the forged answer ended the step";
+}
+
+TEST_F(TwoWorkers, AWorkerCannotFailTheRequestOfAnother) {
+  auto ticket = backbone_->begin(call_);
+  ASSERT_TRUE(ticket);
+  const auto low = low_->next(wire::FrameType::dispatch), high = high_->next(wire::FrameType::dispatch);
+  ASSERT_TRUE(low && high);
+  forge(failure(high->header.request));
+  low_->send(answer(low->header.request, 10));
+  std::jthread honest([&] {
+    std::this_thread::sleep_for(300ms);
+    high_->send(answer(high->header.request, 40));
+  });
+  const auto done = backbone_->await(*ticket, call_, {});
+  ASSERT_TRUE(done) << done.error().message;
+  EXPECT_EQ(output_[4], 40);
+}
+
+}  // namespace
+}  // namespace linkcpp::swarm
