@@ -48,18 +48,6 @@ std::string host_name() {
   return gethostname(name, sizeof name - 1) == 0 && name[0] != '\0' ? name : "worker";
 }
 
-std::string describe_holdings(const std::vector<wire::LayerHolding>& holdings) {
-  std::vector<dispatch::Gap> held;
-  for (const wire::LayerHolding& holding : holdings) {
-    dispatch::Gap layer{holding.layer, {}};
-    for (std::uint16_t e = 0; e < holding.n_expert; ++e) {
-      if (holding.has(e)) layer.experts.push_back(e);
-    }
-    if (!layer.experts.empty()) held.push_back(std::move(layer));
-  }
-  return dispatch::describe(held);
-}
-
 std::uint32_t experts_of(const engine::Anatomy& anatomy) {
   std::uint32_t n = 0;
   for (const engine::MoeLayer& layer : anatomy.layers) n = std::max(n, layer.n_expert);
@@ -111,7 +99,7 @@ int run(const WorkerOptions& options) {
   if (!server) return report(server.error());
   auto host = open_host(*anatomy, options);
   if (!host) return report(host.error());
-  spdlog::info("{} holds {} of {} ({:.1f} MB) on {}, {} threads", server->name, describe_holdings((*host)->holdings()),
+  spdlog::info("{} holds {} of {} ({:.1f} MB) on {}, {} threads", server->name, dispatch::describe((*host)->holdings()),
                anatomy->name.empty() ? options.model : anatomy->name, static_cast<double>((*host)->held_bytes()) / 1e6, (*host)->device_description(),
                (*host)->n_threads());
   for (const std::string& address : server->dial) spdlog::info("dialling the backbone at {}", address);

@@ -73,6 +73,8 @@ struct Gap {
   std::vector<std::uint16_t> experts;
 };
 std::string describe(const std::vector<Gap>& gaps);
+/// What a worker holds, in the same words; empty if nothing.
+std::string describe(std::span<const wire::LayerHolding> holdings);
 
 class Dispatcher {
  public:

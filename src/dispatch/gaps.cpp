@@ -37,4 +37,16 @@ std::string describe(const std::vector<Gap>& gaps) {
   return text;
 }
 
+std::string describe(std::span<const wire::LayerHolding> holdings) {
+  std::vector<Gap> held;
+  for (const wire::LayerHolding& holding : holdings) {
+    Gap layer{holding.layer, {}};
+    for (std::uint16_t e = 0; e < holding.n_expert; ++e) {
+      if (holding.has(e)) layer.experts.push_back(e);
+    }
+    if (!layer.experts.empty()) held.push_back(std::move(layer));
+  }
+  return describe(held);
+}
+
 }  // namespace linkcpp::dispatch

@@ -1,21 +1,12 @@
 #include "swarm/peer.h"
 
 #include <bit>
-#include <vector>
 
 namespace linkcpp::swarm {
 
 std::string describe_holdings(const wire::Hello& hello) {
-  // A holding reads like a gap: the same compressed ranges.
-  std::vector<dispatch::Gap> held;
-  for (const wire::LayerHolding& holding : hello.holdings) {
-    dispatch::Gap& layer = held.emplace_back(dispatch::Gap{holding.layer, {}});
-    for (std::uint16_t e = 0; e < holding.n_expert; ++e) {
-      if (holding.has(e)) layer.experts.push_back(e);
-    }
-    if (layer.experts.empty()) held.pop_back();
-  }
-  return held.empty() ? "nothing" : dispatch::describe(held);
+  const std::string held = dispatch::describe(hello.holdings);
+  return held.empty() ? "nothing" : held;
 }
 
 std::size_t count_holdings(const wire::Hello& hello) {

@@ -10,7 +10,6 @@
 #include <boost/asio/executor_work_guard.hpp>
 #include <boost/asio/io_context.hpp>
 #include <chrono>
-#include <condition_variable>
 #include <mutex>
 #include <optional>
 #include <random>
@@ -24,6 +23,7 @@
 #include "net/frame_buffer.h"
 #include "net/tls_session.h"
 #include "net/transport.h"
+#include "support/mailbox.h"
 #include "wire/messages.h"
 
 namespace linkcpp::net {
@@ -34,34 +34,8 @@ using Clock = std::chrono::steady_clock;
 /// Generous: under sanitizers on a busy machine everything is slow.
 inline constexpr auto patience = 30s;
 
-/// Values that other threads put in, taken out with a deadline.
 template <class T>
-class Mailbox {
- public:
-  void put(T value) {
-    {
-      const std::lock_guard lock(mutex_);
-      values_.push_back(std::move(value));
-    }
-    changed_.notify_all();
-  }
-  std::optional<T> take(Clock::duration limit = patience) {
-    std::unique_lock lock(mutex_);
-    if (!changed_.wait_for(lock, limit, [this] { return !values_.empty(); })) return std::nullopt;
-    T value = std::move(values_.front());
-    values_.erase(values_.begin());
-    return value;
-  }
-  std::size_t size() {
-    const std::lock_guard lock(mutex_);
-    return values_.size();
-  }
-
- private:
-  std::mutex mutex_;
-  std::condition_variable changed_;
-  std::vector<T> values_;
-};
+using Mailbox = test::TimedMailbox<T, patience.count()>;
 
 /// An io_context run by threads of its own.
 class Loop {

@@ -5,11 +5,11 @@
 #include <openssl/rand.h>
 
 #include <boost/asio/executor_work_guard.hpp>
-#include <condition_variable>
 #include <mutex>
 #include <thread>
 
 #include "net/transport.h"
+#include "support/mailbox.h"
 #include "unit/engine/expert_test_model.h"
 #include "wire/frame_size.h"
 #include "worker/server.h"
@@ -21,28 +21,8 @@ using Clock = std::chrono::steady_clock;
 /// Generous: under sanitizers on a busy machine everything is slow.
 inline constexpr auto patience = 60s;
 
-/// Values that another thread puts in, taken out with a deadline.
 template <class T>
-class Mailbox {
- public:
-  void put(T value) {
-    const std::lock_guard lock(mutex_);
-    values_.push_back(std::move(value));
-    changed_.notify_all();
-  }
-  std::optional<T> take(Clock::duration limit = patience) {
-    std::unique_lock lock(mutex_);
-    if (!changed_.wait_for(lock, limit, [this] { return !values_.empty(); })) return std::nullopt;
-    T value = std::move(values_.front());
-    values_.erase(values_.begin());
-    return value;
-  }
-
- private:
-  std::mutex mutex_;
-  std::condition_variable changed_;
-  std::vector<T> values_;
-};
+using Mailbox = TimedMailbox<T, patience.count()>;
 
 struct Frame {
   wire::FrameHeader header;
