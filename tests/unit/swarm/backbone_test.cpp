@@ -28,11 +28,19 @@ struct Frame {
 
 constexpr std::uint32_t n_embd = 64, n_expert = 6;
 
+/// What an honest worker that holds `experts` of every layer says of itself.
+wire::Hello hello_of(const Backbone& backbone, std::string name, std::uint64_t experts) {
+  wire::Hello hello{.engine = engine::engine_version(), .name = std::move(name), .device = "none", .n_threads = 1, .row_types = 1,
+                    .model = backbone.anatomy().digest};
+  for (std::uint16_t layer = 0; layer < 2; ++layer) hello.holdings.push_back({layer, n_expert, {experts}});
+  return hello;
+}
+
 /// A worker that answers only what the test tells it to.
 class ScriptedWorker {
  public:
-  ScriptedWorker(const Backbone& backbone, const net::PeerKey& key, const net::Secret& secret, std::string name, std::uint64_t experts)
-      : name_(std::move(name)), experts_(experts), model_(backbone.anatomy().digest) {
+  /// Dials the backbone; greets it where there is a hello.
+  ScriptedWorker(const Backbone& backbone, const net::PeerKey& key, const net::Secret& secret, std::optional<wire::Hello> hello) : hello_(std::move(hello)) {
     driver_.run_exclusive([&] {
       dialer_ = net::Dialer::start(driver_.context(), {backbone.listen_address()}, {*net::Identity::generate(), secret, key, false}, {},
                                    [this](net::LinkPtr link) { adopt(std::move(link)); }, [](const Error&) {});
@@ -51,28 +59,37 @@ class ScriptedWorker {
     return std::nullopt;
   }
   void send(Bytes frame) { link_->send(std::move(frame)); }
+  void greet(const wire::Hello& hello) {
+    Bytes body;
+    wire::encode(hello, body);
+    send(wire::make_frame(wire::FrameType::hello, 0, body));
+  }
+  bool wait_connected() { return connected_.take().has_value(); }
+  /// What the backbone says when it turns this worker away; empty if it does not.
+  std::string refusal() {
+    const auto frame = next(wire::FrameType::refuse);
+    if (!frame) return {};
+    const auto refuse = wire::decode_refuse(frame->body);
+    return refuse ? refuse->reason : std::string();
+  }
 
  private:
   void adopt(net::LinkPtr link) {
     link_ = std::move(link);
     link_->start({.on_frame = [this](const wire::FrameView& f) { frames_.put({f.header, Bytes(f.body.begin(), f.body.end())}); }, .on_close = [](const Error&) {}});
-    wire::Hello hello{.engine = engine::engine_version(), .name = name_, .device = "none", .n_threads = 1, .row_types = 1, .model = model_};
-    for (std::uint16_t layer = 0; layer < 2; ++layer) hello.holdings.push_back({layer, n_expert, {experts_}});
-    Bytes body;
-    wire::encode(hello, body);
-    link_->send(wire::make_frame(wire::FrameType::hello, 0, body));
+    if (hello_) greet(*hello_);
+    connected_.put(true);
   }
 
-  std::string name_;
-  std::uint64_t experts_;
-  wire::Digest model_;
+  std::optional<wire::Hello> hello_;
+  Mailbox<bool> connected_;
   Mailbox<Frame> frames_;
   net::Driver driver_;
   net::LinkPtr link_;
   std::unique_ptr<net::Dialer> dialer_;
 };
 
-class TwoWorkers : public ::testing::Test {
+class RealBackbone : public ::testing::Test {
  protected:
   void SetUp() override {
     std::filesystem::create_directories(folder_);
@@ -85,10 +102,28 @@ class TwoWorkers : public ::testing::Test {
     auto opened = Backbone::open(config);
     ASSERT_TRUE(opened) << opened.error().message;
     backbone_ = std::move(*opened);
+  }
+  void TearDown() override {
+    backbone_.reset();
+    std::filesystem::remove_all(folder_);
+  }
+  std::unique_ptr<ScriptedWorker> worker(std::optional<wire::Hello> hello) {
     const auto key = net::Identity::load_or_create(folder_ / "home")->key();
     const auto secret = *net::load_or_create_secret(folder_ / "home");
-    low_ = std::make_unique<ScriptedWorker>(*backbone_, key, secret, "low", 0b000111);
-    high_ = std::make_unique<ScriptedWorker>(*backbone_, key, secret, "high", 0b111000);
+    return std::make_unique<ScriptedWorker>(*backbone_, key, secret, std::move(hello));
+  }
+
+  std::filesystem::path folder_ = std::filesystem::path(::testing::TempDir()) / ("backbone-" + std::to_string(::getpid()));
+  std::unique_ptr<Backbone> backbone_;
+};
+
+class TwoWorkers : public RealBackbone {
+ protected:
+  void SetUp() override {
+    RealBackbone::SetUp();
+    if (HasFatalFailure()) return;
+    low_ = worker(hello_of(*backbone_, "low", 0b000111));
+    high_ = worker(hello_of(*backbone_, "high", 0b111000));
     ASSERT_TRUE(backbone_->wait_for_coverage({}));
 
     program_.inputs = {{wire::Input::Kind::token, n_embd}};
@@ -102,8 +137,7 @@ class TwoWorkers : public ::testing::Test {
   void TearDown() override {
     low_.reset();
     high_.reset();
-    backbone_.reset();
-    std::filesystem::remove_all(folder_);
+    RealBackbone::TearDown();
   }
 
   /// One pair row of four times `value`, as the answer to `request`.
@@ -125,14 +159,64 @@ class TwoWorkers : public ::testing::Test {
     std::this_thread::sleep_for(200ms);  // it is on its way before the honest answers are
   }
 
-  std::filesystem::path folder_ = std::filesystem::path(::testing::TempDir()) / ("backbone-" + std::to_string(::getpid()));
-  std::unique_ptr<Backbone> backbone_;
   std::unique_ptr<ScriptedWorker> low_, high_;
   wire::Program program_;
   std::vector<std::int32_t> experts_{1, 4};
   std::vector<float> rows_ = std::vector<float>(n_embd, 1.0f), output_ = std::vector<float>(8, -1.0f);
   engine::RegionCall call_;
 };
+
+// ---- joining ---------------------------------------------------------------------------------------------------------
+
+struct BadHello {
+  const char* name;
+  void (*spoil)(wire::Hello&);
+  std::vector<std::string> says;  ///< what the refusal must name
+};
+class Joining : public RealBackbone, public ::testing::WithParamInterface<BadHello> {};
+
+TEST_P(Joining, IsRefusedWithTheReason) {
+  auto hello = hello_of(*backbone_, "odd", 0b111111);
+  GetParam().spoil(hello);
+  auto odd = worker(hello);
+  const std::string reason = odd->refusal();
+  for (const auto& part : GetParam().says) EXPECT_NE(reason.find(part), std::string::npos) << reason;
+  EXPECT_FALSE(backbone_->wait_for_coverage([] { return true; })) << "it was admitted all the same";
+}
+
+INSTANTIATE_TEST_SUITE_P(
+    Hellos, Joining,
+    ::testing::Values(BadHello{"AnotherEngine", [](wire::Hello& h) { h.engine = "ggml 0.26.1"; }, {"ggml 0.26.1", engine::engine_version(), "install the same"}},
+                      BadHello{"AnotherMajorEngine", [](wire::Hello& h) { h.engine = "ggml 1.27.0"; }, {"ggml 1.27.0", "install the same"}},
+                      BadHello{"AnotherModel", [](wire::Hello& h) { h.model[0] ^= 1; }, {"another model", "same GGUF"}},
+                      BadHello{"NoKnownRows", [](wire::Hello& h) { h.row_types = 2; }, {"f32", "update it"}},
+                      BadHello{"AnotherNumberOfExperts", [](wire::Hello& h) { h.holdings[1].n_expert = 5; h.holdings[1].bits = {0b11111}; }, {"5 experts", "layer 1", "has 6"}},
+                      BadHello{"ALayerThatIsNot", [](wire::Hello& h) { h.holdings[1].layer = 7; }, {"layer 7", "has 0"}}),
+    [](const auto& hello) { return std::string(hello.param.name); });
+
+TEST_F(RealBackbone, APatchOfTheSameEngineIsWelcome) {
+  auto hello = hello_of(*backbone_, "patched", 0b111111);
+  hello.engine = engine::engine_version() + "9";  // 0.27.0 becomes 0.27.09: a later patch
+  auto patched = worker(hello);
+  EXPECT_TRUE(patched->next(wire::FrameType::welcome));
+}
+
+TEST_F(RealBackbone, FramesBeforeTheHelloAreRefused) {
+  auto rude = worker(std::nullopt);
+  ASSERT_TRUE(rude->wait_connected());
+  rude->send(wire::make_frame(wire::FrameType::drain, 0, {}));
+  EXPECT_NE(rude->refusal().find("before its hello"), std::string::npos);
+}
+
+TEST_F(RealBackbone, ASecondHelloIsRefused) {
+  const auto hello = hello_of(*backbone_, "twice", 0b111111);
+  auto twice = worker(hello);
+  ASSERT_TRUE(twice->next(wire::FrameType::welcome));
+  twice->greet(hello);
+  EXPECT_NE(twice->refusal().find("second hello"), std::string::npos);
+}
+
+// ---- answering -------------------------------------------------------------------------------------------------------
 
 TEST_F(TwoWorkers, RowsGoToTheirPairs) {
   auto ticket = backbone_->begin(call_);
