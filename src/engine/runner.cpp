@@ -89,10 +89,15 @@ const Plan& Runner::plan_for(const abi::Graph& graph) {
     }
   }
   const auto start = std::chrono::steady_clock::now();
-  plans_.push_front({graph.uid, graph.n_nodes, first, last, plan_graph(graph, is_expert_)});
+  Plan plan = plan_graph(graph, is_expert_);
   counters_.planning += std::chrono::steady_clock::now() - start;
   ++counters_.planned;
   counters_.nodes_planned += static_cast<std::uint64_t>(graph.n_nodes);
+  if (graph.uid == 0) {  // cannot be recognised again: it must not displace a plan that can
+    unnamed_ = std::move(plan);
+    return unnamed_;
+  }
+  plans_.push_front({graph.uid, graph.n_nodes, first, last, std::move(plan)});
   while (plans_.size() > options_.cached_plans) plans_.pop_back();
   return plans_.front().plan;
 }

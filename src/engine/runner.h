@@ -71,6 +71,7 @@ class Runner {
   ExpertFilter is_expert_;
   RunnerOptions options_;
   std::list<Cached> plans_;
+  Plan unnamed_;  ///< of the latest graph without a uid
   std::vector<Flight> flights_;
   std::vector<std::byte> scratch_;
   std::string error_;

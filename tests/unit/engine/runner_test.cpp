@@ -199,5 +199,19 @@ TEST(Runner, PlansAreCachedByGraphIdentity) {
   EXPECT_EQ(runner.counters().planned, 2);
 }
 
+TEST(Runner, GraphsWithoutIdentityDisplaceNoCachedPlan) {
+  Bench bench({.n_layers = 2});
+  const Workers workers(bench.moe());
+  ReferenceService service = workers.service();
+  Runner runner(bench.base(), &service, any_expert, {.cached_plans = 2});
+  auto& uid = const_cast<abi::Graph&>(abi::view(bench.moe().graph)).uid;
+  for (const std::uint64_t id : {7, 0, 0, 0, 7}) {
+    uid = id;
+    ASSERT_EQ(bench.run(runner), GGML_STATUS_SUCCESS) << runner.error();
+  }
+  EXPECT_EQ(runner.counters().planned, 4);
+  EXPECT_EQ(runner.counters().cached, 1);
+}
+
 }  // namespace
 }  // namespace linkcpp::engine
