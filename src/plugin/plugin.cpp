@@ -193,17 +193,6 @@ ggml_backend_buffer_type_t* extra_buffer_types(ggml_backend_dev_t) {
   return forward == nullptr ? nullptr : forward(base());
 }
 
-/// Whether a weight lies (or would lie) in one of the base's special layouts. Ordinary memory comes as several buffer types: the
-/// default one, and another for mapped files.
-bool is_repacked(const ggml_tensor* weight) {
-  if (weight->buffer == nullptr) return false;
-  const ggml_backend_buffer_type_t type = ggml_backend_buffer_get_type(weight->buffer);
-  for (ggml_backend_buffer_type_t* extra = extra_buffer_types(nullptr); extra != nullptr && *extra != nullptr; ++extra) {
-    if (*extra == type) return true;
-  }
-  return false;
-}
-
 bool device_supports_op(ggml_backend_dev_t, const ggml_tensor* op) {
   if (base() == nullptr) return false;
   if (state().repack && op->op == GGML_OP_MUL_MAT && ggml_is_quantized(op->src[0]->type) && is_loader_query_for_default(op->src[0])) return false;
