@@ -17,8 +17,9 @@ namespace asio = boost::asio;
 using Clock = std::chrono::steady_clock;
 
 /// How long the background thread keeps away after the last waiter left: a thread that waits for one layer soon waits for the next, and
-/// should find the context free.
-constexpr auto linger = std::chrono::milliseconds(3);
+/// should find the context free. Longer than the computing of a layer when generating, or every layer would pay for two hand-overs;
+/// who cannot wait so long says so by hand_over().
+constexpr auto linger = std::chrono::milliseconds(10);
 /// Ready handlers that a wait whose deadline has passed still runs, so that a caller that is always late makes progress.
 constexpr int late_handlers = 64;
 
@@ -46,6 +47,7 @@ struct Driver::State {
   std::vector<Waiter*> waiters;
   std::uint64_t visits = 0;  ///< how often a waiter or a task has left
   bool parked = false;       ///< the background thread wants to be told when nobody waits
+  bool urgent = false;       ///< hand_over() was called
   bool stopping = false;
   // Read by the owner between handlers, without the lock. Written with it.
   std::atomic<int> n_exclusive{0};  ///< tasks that wait for ownership
@@ -209,14 +211,16 @@ struct Driver::State {
   void run_background() {
     Lock lock(mutex);
     while (!stopping) {
+      const std::uint64_t seen = visits;
+      background.wait_for(lock, linger, [this] { return stopping || urgent; });
+      const bool at_once = std::exchange(urgent, false);
+      if (stopping || (seen != visits && !at_once)) continue;
       if (in_use()) {
+        // Told only after such a long use: in a quick succession of uses, telling would cost each of them a wake-up.
         parked = true;
         background.wait(lock, [this] { return stopping || !parked; });
         continue;
       }
-      const std::uint64_t seen = visits;
-      background.wait_for(lock, linger, [this] { return stopping; });
-      if (stopping || seen != visits || in_use()) continue;
       take(Owner::background);
       lock.unlock();
       while (n_waiters.load(std::memory_order_acquire) == 0 && n_exclusive.load(std::memory_order_acquire) == 0 && !leave.load(std::memory_order_acquire)) {
@@ -226,6 +230,13 @@ struct Driver::State {
       lock.lock();
       release();
     }
+  }
+
+  void hand_over() {
+    const Lock lock(mutex);
+    urgent = true;
+    parked = false;
+    background.notify_one();
   }
 
   State() : thread([this] { run_background(); }) {}
@@ -253,5 +264,7 @@ asio::io_context& Driver::context() { return state_->context; }
 bool Driver::run_until(const std::function<bool()>& done, Clock::time_point deadline) { return state_->run_until(done, deadline); }
 
 void Driver::run_exclusive(const std::function<void()>& task) { state_->run_exclusive(task); }
+
+void Driver::hand_over() { state_->hand_over(); }
 
 }  // namespace linkcpp::net

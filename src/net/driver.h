@@ -10,7 +10,7 @@ namespace linkcpp::net {
 
 /// Owns an io_context and one background thread. A thread that waits for an event (the backbone's compute thread between
 /// dispatch and combine) drives the context itself, so that an answer is decrypted, decoded and combined on the thread
-/// that needs it, without a hand-over. When nobody waits, the background thread drives (keep-warm, joins, timers).
+/// that needs it, without a hand-over. When nobody has waited for some milliseconds, the background thread drives (keep-warm, joins, timers).
 /// Handlers are therefore never run by two threads at once.
 class Driver {
  public:
@@ -30,6 +30,10 @@ class Driver {
 
   /// Runs `task` on the driving side (mutually exclusive with all handlers) and returns when it has run.
   void run_exclusive(const std::function<void()>& task);
+
+  /// Lets the background thread drive at once if nobody else does, where it would otherwise wait some milliseconds for the next waiter:
+  /// for a caller that has begun something which needs the event loop, and now computes.
+  void hand_over();
 
  private:
   struct State;

@@ -26,7 +26,7 @@ struct LinkStats {
 
 /// One connection, authenticated before it is handed out. Pings and pongs are handled inside and never reach the handler.
 ///
-/// Threading: send(), close() and stats() from any thread. Handlers run on a thread that drives the link's io_context, one
+/// Threading: send(), close(), sending() and stats() from any thread. Handlers run on a thread that drives the link's io_context, one
 /// at a time for one link. on_close runs exactly once, after which no other handler runs.
 ///
 /// Lifetime: dropping the last LinkPtr closes the link without on_close (a handler that runs on another thread at that moment is not
@@ -45,6 +45,8 @@ class Link {
   /// Flushes what was queued, bounded by a short deadline, then closes and calls on_close with `reason`. Received frames that were not
   /// delivered yet are dropped.
   virtual void close(Error reason) = 0;
+  /// Whether a part of what was sent still waits, for the peer to take it or for the event loop to go on.
+  [[nodiscard]] virtual bool sending() const = 0;
   [[nodiscard]] virtual LinkStats stats() const = 0;
   [[nodiscard]] virtual const PeerKey& peer() const = 0;
   /// Human-readable far end, for example "203.0.113.7:41234".

@@ -156,6 +156,7 @@ class MemoryLink final : public Link {
   void start(Handlers handlers) override { end_->start(std::move(handlers)); }
   void send(Bytes frame) override { end_->send(std::move(frame)); }
   void close(Error reason) override { end_->close(std::move(reason)); }
+  [[nodiscard]] bool sending() const override { return false; }
   [[nodiscard]] LinkStats stats() const override { return end_->stats(); }
   [[nodiscard]] const PeerKey& peer() const override { return end_->peer(); }
   [[nodiscard]] std::string endpoint() const override { return end_->endpoint(); }

@@ -445,6 +445,11 @@ void TlsConnection::report(Error reason) {
   if (const auto hook = std::exchange(finished_hook_, {})) hook();
 }
 
+bool TlsConnection::sending() const {
+  const std::lock_guard lock(queue_mutex_);
+  return pumping_;
+}
+
 LinkStats TlsConnection::stats() const {
   const auto us = [](const std::atomic<std::int64_t>& ns) {
     return std::chrono::duration_cast<std::chrono::microseconds>(std::chrono::nanoseconds(ns.load(std::memory_order_relaxed)));
@@ -468,6 +473,7 @@ class TlsLink final : public Link {
   void start(Handlers handlers) override { connection_->start(std::move(handlers)); }
   void send(Bytes frame) override { connection_->send(std::move(frame)); }
   void close(Error reason) override { connection_->close(std::move(reason)); }
+  [[nodiscard]] bool sending() const override { return connection_->sending(); }
   [[nodiscard]] LinkStats stats() const override { return connection_->stats(); }
   [[nodiscard]] const PeerKey& peer() const override { return connection_->peer(); }
   [[nodiscard]] std::string endpoint() const override { return connection_->endpoint(); }

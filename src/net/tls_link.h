@@ -38,6 +38,7 @@ class TlsConnection : public std::enable_shared_from_this<TlsConnection> {
   void close(Error reason);
   /// Closes without on_close: nobody is left who could be told.
   void abandon();
+  [[nodiscard]] bool sending() const;
   [[nodiscard]] LinkStats stats() const;
   [[nodiscard]] const PeerKey& peer() const { return peer_; }
   [[nodiscard]] const std::string& endpoint() const { return endpoint_; }

@@ -128,6 +128,7 @@ class Star final : public Backbone {
       if (expert < 0 || expert > UINT16_MAX) return fail(ErrorKind::internal, "the router selected expert {}, which cannot be", expert);
     }
     Ticket ticket = 0;
+    bool backlog = false;
     driver_.run_exclusive([&] {
       ticket = ++last_ticket_;
       Journey& journey = journeys_[ticket];
@@ -137,8 +138,10 @@ class Star final : public Backbone {
         journey.parts.push_back(part_of(call, first, std::min(tokens, call.n_tokens - first)));
       }
       for (engine::RegionCall& part : journey.parts) begin_part(part, journey);
-      driver_.context().poll();  // the frames leave now, before the caller computes what overlaps
+      backlog = std::exchange(backlog_, false);
     });
+    // What the kernel did not take at once must go on leaving while the caller computes what overlaps.
+    if (backlog) driver_.hand_over();
     return ticket;
   }
 
@@ -376,6 +379,7 @@ class Star final : public Backbone {
     tally.pairs = send.pairs.size();
     account_.workers[peer->second->name] += tally;
     peer->second->link->send(std::move(encoded.frame));
+    backlog_ = backlog_ || peer->second->link->sending();
   }
 
   void send_program(Peer& peer, const engine::RegionCall& call) {
@@ -555,6 +559,7 @@ class Star final : public Backbone {
   std::uint64_t emitted_steps_ = 0;
   std::string missing_;
   bool covered_ = false, announced_ = false, closing_ = false;
+  bool backlog_ = false;  ///< some link could not send all of it at once
 
   // Last, so that it is destroyed first: no handler runs once members go.
   net::Driver driver_;

@@ -270,10 +270,14 @@ class ExpertServer final : public Server {
   /// On the compute thread: without a delay, answers leave from here and not only when the event loop comes to it.
   void answer(std::vector<Answer> answers, const ComputeCounters& done) {
     std::uint64_t bytes = 0;
+    bool backlog = false;
     for (Answer& a : answers) {
       bytes += a.frame.size();
-      if (options_.delay.count() == 0) a.session->link->send(std::move(a.frame));
+      if (options_.delay.count() != 0) continue;
+      a.session->link->send(std::move(a.frame));
+      backlog = backlog || a.session->link->sending();
     }
+    if (backlog) driver_.hand_over();  // the next batch may follow at once
     driver_.run_exclusive([&] {
       counters_ += done;
       bytes_out_ += bytes;

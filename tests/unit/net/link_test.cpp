@@ -94,6 +94,17 @@ TEST(LinkTest, CountsFrameBytes) {
   EXPECT_EQ(linked.backbone->stats().frames_received, 2u);
 }
 
+TEST(LinkTest, SaysWhetherItIsStillSending) {
+  Nodes nodes;
+  Linked linked(nodes);
+  linked.worker->send(frame_of(32u << 20, 1));  // no kernel takes this at once
+  EXPECT_TRUE(linked.worker->sending());
+  ASSERT_TRUE(linked.at_backbone.frames->take());
+  const auto until = Clock::now() + patience;
+  while (linked.worker->sending() && Clock::now() < until) std::this_thread::sleep_for(1ms);
+  EXPECT_FALSE(linked.worker->sending());
+}
+
 TEST(LinkTest, KeepsWarmMeasuresAndHidesPings) {
   Nodes nodes;
   nodes.knobs.keep_warm = 10ms;
