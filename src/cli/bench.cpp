@@ -1,6 +1,5 @@
 // `linkcpp bench`: measures a running swarm through its OpenAI endpoint and its account.
 #include <algorithm>
-#include <boost/asio/as_tuple.hpp>
 #include <boost/asio/co_spawn.hpp>
 #include <boost/asio/io_context.hpp>
 #include <boost/asio/steady_timer.hpp>
@@ -9,6 +8,7 @@
 #include <vector>
 
 #include "cli/command.h"
+#include "net/coroutine.h"
 #include "serve/account_view.h"
 #include "serve/http_client.h"
 #include "serve/progress.h"
@@ -24,7 +24,6 @@ using asio::awaitable;
 using serve::Json;
 using namespace std::chrono_literals;
 using Clock = std::chrono::steady_clock;
-constexpr auto no_throw = asio::as_tuple(asio::use_awaitable);
 
 struct BenchOptions {
   std::string http = "http://127.0.0.1:8080", admin = "http://127.0.0.1:7102";
@@ -134,7 +133,7 @@ class Bench {
     auto last = co_await serve::http_json(*admin_, "/v1/swarm", "", 10s);
     for (int quiet = 0; last && quiet < 14;) {
       timer.expires_after(100ms);
-      co_await timer.async_wait(no_throw);
+      co_await timer.async_wait(net::as_values);
       auto next = co_await serve::http_json(*admin_, "/v1/swarm", "", 10s);
       if (!next) co_return next;
       quiet = (*next)["account"] == (*last)["account"] ? quiet + 1 : 0;
@@ -156,7 +155,7 @@ class Bench {
         if (--running == 0) done.cancel();
       });
     }
-    co_await done.async_wait(no_throw);
+    co_await done.async_wait(net::as_values);
     phase.elapsed_s = seconds(Clock::now() - begin);
     progress_.line(std::format("{} client(s): {:.1f} tokens/s together, {} of {} requests answered", clients,
                                phase.tokens() / phase.elapsed_s, phase.samples.size(), total));

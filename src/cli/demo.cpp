@@ -1,7 +1,6 @@
 // `linkcpp demo`: the whole swarm on this machine, in processes of its own, compared with the same model run locally.
 #include <fcntl.h>
 
-#include <boost/asio/as_tuple.hpp>
 #include <boost/asio/co_spawn.hpp>
 #include <boost/asio/detached.hpp>
 #include <boost/asio/io_context.hpp>
@@ -16,6 +15,7 @@
 
 #include "cli/command.h"
 #include "engine/anatomy.h"
+#include "net/coroutine.h"
 #include "net/identity.h"
 #include "net/token.h"
 #include "serve/account_view.h"
@@ -37,7 +37,6 @@ namespace fs = std::filesystem;
 using asio::awaitable;
 using serve::Json;
 using namespace std::chrono_literals;
-constexpr auto no_throw = asio::as_tuple(asio::use_awaitable);
 
 struct DemoOptions {
   std::string model;
@@ -212,7 +211,7 @@ class Demo {
     serve::LineCutter cutter(1u << 20);
     std::array<char, 16384> buffer;
     for (;;) {
-      const auto [error, n] = co_await stream.async_read_some(asio::buffer(buffer), no_throw);
+      const auto [error, n] = co_await stream.async_read_some(asio::buffer(buffer), net::as_values);
       if (error) co_return;
       cutter.feed({buffer.data(), n}, [this](std::string_view line) {
         if (auto event = serve::parse_event(line)) on_event(*event);
@@ -265,7 +264,7 @@ class Demo {
 
   awaitable<void> pause(std::chrono::milliseconds duration) {
     asio::steady_timer timer(context_, duration);
-    co_await timer.async_wait(no_throw);
+    co_await timer.async_wait(net::as_values);
   }
 
   awaitable<Result<>> wait_for(std::string what, std::function<bool()> reached) {

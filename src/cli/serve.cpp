@@ -1,5 +1,4 @@
 // `linkcpp serve`: an OpenAI-compatible server over the swarm: llama-server with the plugin, supervised.
-#include <boost/asio/as_tuple.hpp>
 #include <boost/asio/co_spawn.hpp>
 #include <boost/asio/detached.hpp>
 #include <boost/asio/io_context.hpp>
@@ -11,6 +10,7 @@
 
 #include "cli/command.h"
 #include "engine/anatomy.h"
+#include "net/coroutine.h"
 #include "net/identity.h"
 #include "net/token.h"
 #include "serve/address.h"
@@ -30,7 +30,6 @@ namespace {
 namespace asio = boost::asio;
 using asio::awaitable;
 using serve::Json;
-constexpr auto no_throw = asio::as_tuple(asio::use_awaitable);
 
 struct ServeOptions {
   std::string model;
@@ -295,7 +294,7 @@ class Serving {
         co_return;
       }
       timer.expires_after(std::chrono::milliseconds(100));
-      co_await timer.async_wait(no_throw);
+      co_await timer.async_wait(net::as_values);
     }
   }
 
@@ -303,7 +302,7 @@ class Serving {
   awaitable<void> watch_signals() {
     std::optional<std::chrono::steady_clock::time_point> last;
     for (;;) {
-      const auto [error, number] = co_await signals_.async_wait(no_throw);
+      const auto [error, number] = co_await signals_.async_wait(net::as_values);
       if (error) co_return;
       const auto now = std::chrono::steady_clock::now();
       if (now - std::exchange(last, now).value_or(now - std::chrono::hours(1)) < std::chrono::milliseconds(500)) continue;
@@ -317,7 +316,7 @@ class Serving {
     asio::steady_timer timer(context_);
     for (int second = 0;; ++second) {
       timer.expires_after(std::chrono::seconds(1));
-      co_await timer.async_wait(no_throw);
+      co_await timer.async_wait(net::as_values);
       if (supervisor_->stopping() || ready_) continue;
       if (incomplete_) progress_.state(std::format("waiting for experts ({} s, {} workers): {} missing", second, status_.live_workers(), serve::printable(status_.missing())), true);
       if (!incomplete_) progress_.state(std::format("llama-server is loading the model ({} s)", second), true);

@@ -42,7 +42,7 @@ std::string openssl_reason() {
   return reason == nullptr ? "no reason given" : reason;
 }
 
-std::unexpected<Error> broken(const char* what) {
+std::unexpected<Error> tls_broken(const char* what) {
   return fail(ErrorKind::internal, "OpenSSL cannot {}: {}; is its installation complete?", what, openssl_reason());
 }
 
@@ -122,13 +122,13 @@ Result<std::shared_ptr<const TlsContext>> TlsContext::create(const Identity& ide
   result->expected_peer_ = expected_peer;
   result->context_ = std::shared_ptr<SSL_CTX>(SSL_CTX_new(TLS_method()), SSL_CTX_free);
   SSL_CTX* context = result->context_.get();
-  if (context == nullptr) return broken("start TLS");
+  if (context == nullptr) return tls_broken("start TLS");
   const char* suites = has_aes_instructions() ? "TLS_AES_128_GCM_SHA256:TLS_CHACHA20_POLY1305_SHA256" : "TLS_CHACHA20_POLY1305_SHA256:TLS_AES_128_GCM_SHA256";
   const bool set = SSL_CTX_set_min_proto_version(context, TLS1_3_VERSION) == 1 && SSL_CTX_set_max_proto_version(context, TLS1_3_VERSION) == 1 &&
                    SSL_CTX_set_ciphersuites(context, suites) == 1 && SSL_CTX_set1_sigalgs_list(context, "ed25519") == 1 &&
                    SSL_CTX_set1_client_sigalgs_list(context, "ed25519") == 1 && SSL_CTX_set_num_tickets(context, 0) == 1 &&
                    SSL_CTX_use_certificate(context, identity.certificate()) == 1 && SSL_CTX_use_PrivateKey(context, identity.private_key()) == 1;
-  if (!set) return broken("set up TLS 1.3");
+  if (!set) return tls_broken("set up TLS 1.3");
   // A client without AES instructions that puts ChaCha first gets it.
   SSL_CTX_set_options(context, SSL_OP_NO_TICKET | SSL_OP_NO_RENEGOTIATION | SSL_OP_NO_COMPRESSION | SSL_OP_CIPHER_SERVER_PREFERENCE | SSL_OP_PRIORITIZE_CHACHA);
   SSL_CTX_set_session_cache_mode(context, SSL_SESS_CACHE_OFF);
@@ -150,7 +150,7 @@ Result<std::unique_ptr<TlsSession>> TlsSession::create(std::shared_ptr<const Tls
   BIO* bio = TlsHooks::method() == nullptr ? nullptr : BIO_new(TlsHooks::method());
   if (ssl == nullptr || bio == nullptr) {
     BIO_free(bio);
-    return broken("start a TLS connection");
+    return tls_broken("start a TLS connection");
   }
   BIO_set_data(bio, session.get());
   SSL_set_bio(ssl, bio, bio);
@@ -236,7 +236,7 @@ Result<TlsSession::ExportedKey> TlsSession::export_key(std::string_view label) c
   ERR_clear_error();
   ExportedKey key{};
   if (SSL_export_keying_material(ssl_.get(), key.data(), key.size(), label.data(), label.size(), nullptr, 0, 0) != 1) {
-    return broken("export keying material");
+    return tls_broken("export keying material");
   }
   return key;
 }

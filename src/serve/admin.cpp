@@ -1,6 +1,5 @@
 #include "serve/admin.h"
 
-#include <boost/asio/as_tuple.hpp>
 #include <boost/asio/co_spawn.hpp>
 #include <boost/asio/detached.hpp>
 #include <boost/asio/ip/tcp.hpp>
@@ -8,6 +7,8 @@
 #include <boost/asio/use_awaitable.hpp>
 #include <boost/beast/core.hpp>
 #include <boost/beast/http.hpp>
+
+#include "net/coroutine.h"
 
 namespace linkcpp::serve {
 namespace {
@@ -17,7 +18,6 @@ namespace beast = boost::beast;
 namespace http = beast::http;
 using asio::awaitable;
 using asio::ip::tcp;
-constexpr auto no_throw = asio::as_tuple(asio::use_awaitable);
 
 /// What connections share with the server and may outlive it.
 struct Shared {
@@ -56,11 +56,11 @@ awaitable<void> converse(beast::tcp_stream stream, std::shared_ptr<Shared> share
     parser.header_limit(static_cast<std::uint32_t>(shared->knobs.max_header_bytes));
     parser.body_limit(shared->knobs.max_body_bytes);
     stream.expires_after(shared->knobs.idle_limit);
-    const auto [read_error, read_bytes] = co_await http::async_read(stream, buffer, parser, no_throw);
+    const auto [read_error, read_bytes] = co_await http::async_read(stream, buffer, parser, net::as_values);
     if (read_error) break;
     const auto response = answer(parser.get(), shared->snapshot);
     stream.expires_after(shared->knobs.idle_limit);
-    const auto [write_error, written] = co_await http::async_write(stream, response, no_throw);
+    const auto [write_error, written] = co_await http::async_write(stream, response, net::as_values);
     if (write_error || !response.keep_alive()) break;
   }
   beast::error_code ignored;
@@ -103,11 +103,11 @@ class Server final : public AdminServer {
   static awaitable<void> accept(std::shared_ptr<tcp::acceptor> acceptor, std::shared_ptr<Shared> shared) {
     asio::steady_timer pause(acceptor->get_executor());
     while (acceptor->is_open()) {
-      auto [error, socket] = co_await acceptor->async_accept(no_throw);
+      auto [error, socket] = co_await acceptor->async_accept(net::as_values);
       if (!acceptor->is_open()) co_return;
       if (error) {  // out of descriptors, perhaps: wait rather than spin
         pause.expires_after(std::chrono::milliseconds(100));
-        co_await pause.async_wait(no_throw);
+        co_await pause.async_wait(net::as_values);
         continue;
       }
       if (shared->connections >= shared->knobs.max_connections) continue;

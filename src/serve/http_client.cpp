@@ -1,12 +1,12 @@
 #include "serve/http_client.h"
 
-#include <boost/asio/as_tuple.hpp>
 #include <boost/asio/ip/tcp.hpp>
 #include <boost/asio/this_coro.hpp>
 #include <boost/asio/use_awaitable.hpp>
 #include <boost/beast/core.hpp>
 #include <boost/beast/http.hpp>
 
+#include "net/coroutine.h"
 #include "serve/lines.h"
 #include "serve/text.h"
 
@@ -18,7 +18,6 @@ namespace beast = boost::beast;
 namespace http = beast::http;
 using asio::awaitable;
 using asio::ip::tcp;
-constexpr auto no_throw = asio::as_tuple(asio::use_awaitable);
 constexpr std::size_t most_body = 64u << 20;
 constexpr std::size_t longest_event = 1u << 20;
 
@@ -54,13 +53,13 @@ http::request<http::string_body> make_request(const HostPort& server, const std:
 /// Connects and sends the request; the stream's deadline keeps running.
 awaitable<beast::error_code> send(beast::tcp_stream& stream, const HostPort& server, const http::request<http::string_body>& request) {
   tcp::resolver resolver(stream.get_executor());
-  const auto [resolve_error, endpoints] = co_await resolver.async_resolve(server.host, std::to_string(server.port), no_throw);
+  const auto [resolve_error, endpoints] = co_await resolver.async_resolve(server.host, std::to_string(server.port), net::as_values);
   if (resolve_error) co_return resolve_error;
-  const auto [connect_error, endpoint] = co_await stream.async_connect(endpoints, no_throw);
+  const auto [connect_error, endpoint] = co_await stream.async_connect(endpoints, net::as_values);
   if (connect_error) co_return connect_error;
   beast::error_code ignored;
   stream.socket().set_option(tcp::no_delay(true), ignored);
-  const auto [write_error, written] = co_await http::async_write(stream, request, no_throw);
+  const auto [write_error, written] = co_await http::async_write(stream, request, net::as_values);
   co_return write_error;
 }
 
@@ -83,7 +82,7 @@ awaitable<Result<HttpAnswer>> http_request(HostPort server, std::string target, 
   beast::flat_buffer buffer;
   http::response_parser<http::string_body> parser;
   parser.body_limit(most_body);
-  const auto [error, n] = co_await http::async_read(stream, buffer, parser, no_throw);
+  const auto [error, n] = co_await http::async_read(stream, buffer, parser, net::as_values);
   if (error) co_return lost(server, error);
   auto response = parser.release();
   co_return HttpAnswer{response.result_int(), std::move(response.body())};
@@ -106,7 +105,7 @@ awaitable<Result<>> http_event_stream(HostPort server, std::string target, std::
   beast::flat_buffer buffer;
   http::response_parser<http::buffer_body> parser;
   parser.body_limit(boost::none);
-  const auto [header_error, header_bytes] = co_await http::async_read_header(stream, buffer, parser, no_throw);
+  const auto [header_error, header_bytes] = co_await http::async_read_header(stream, buffer, parser, net::as_values);
   if (header_error) co_return lost(server, header_error);
 
   const auto status = parser.get().result_int();
@@ -128,7 +127,7 @@ awaitable<Result<>> http_event_stream(HostPort server, std::string target, std::
   while (!parser.is_done() && !done) {
     parser.get().body().data = chunk.data();
     parser.get().body().size = chunk.size();
-    const auto [error, n] = co_await http::async_read_some(stream, buffer, parser, no_throw);
+    const auto [error, n] = co_await http::async_read_some(stream, buffer, parser, net::as_values);
     if (error && error != http::error::need_buffer) co_return lost(server, error);
     const std::string_view got(chunk.data(), chunk.size() - parser.get().body().size);
     if (status == 200) {

@@ -2,12 +2,12 @@
 
 #include <algorithm>
 #include <array>
-#include <boost/asio/as_tuple.hpp>
 #include <boost/asio/co_spawn.hpp>
 #include <boost/asio/experimental/awaitable_operators.hpp>
 #include <boost/asio/posix/stream_descriptor.hpp>
 #include <boost/asio/use_awaitable.hpp>
 
+#include "net/coroutine.h"
 #include "serve/lines.h"
 #include "serve/text.h"
 
@@ -16,7 +16,6 @@ namespace {
 
 namespace asio = boost::asio;
 using asio::awaitable;
-constexpr auto no_throw = asio::as_tuple(asio::use_awaitable);
 
 /// Longest line of the status channel: an account of a thousand layers is about 250 KB.
 constexpr std::size_t longest_event = 1u << 20;
@@ -29,7 +28,7 @@ awaitable<void> read_lines(asio::io_context& context, Fd channel, std::size_t lo
   LineCutter cutter(longest);
   std::array<char, 16384> buffer;
   for (;;) {
-    const auto [error, n] = co_await stream.async_read_some(asio::buffer(buffer), no_throw);
+    const auto [error, n] = co_await stream.async_read_some(asio::buffer(buffer), net::as_values);
     if (error) break;
     cutter.feed({buffer.data(), n}, on_line);
   }
@@ -63,7 +62,7 @@ awaitable<Result<>> Supervisor::run() {
     }
     if (handlers_.on_crash) handlers_.on_crash(*ended, *pause);
     pause_timer_.expires_after(*pause);
-    co_await pause_timer_.async_wait(no_throw);
+    co_await pause_timer_.async_wait(net::as_values);
   }
   co_return Result<>{};
 }
@@ -93,7 +92,7 @@ awaitable<Result<ExitStatus>> Supervisor::run_once() {
   };
   const auto until_drained = [&]() -> awaitable<void> {
     for (;;) {
-      const auto [error] = co_await drained.async_wait(no_throw);
+      const auto [error] = co_await drained.async_wait(net::as_values);
       if (!error || error != asio::error::operation_aborted || drained.expiry() <= asio::steady_timer::clock_type::now()) co_return;
       const auto cancelled = co_await asio::this_coro::cancellation_state;
       if (cancelled.cancelled() != asio::cancellation_type::none) co_return;
@@ -124,7 +123,7 @@ awaitable<void> Supervisor::pump_log(Fd channel) {
 
 awaitable<ExitStatus> Supervisor::wait_for_exit() {
   asio::posix::stream_descriptor watch(context_, dup(process_.watch_fd()));
-  while (!process_.poll()) co_await watch.async_wait(asio::posix::stream_descriptor::wait_read, no_throw);
+  while (!process_.poll()) co_await watch.async_wait(asio::posix::stream_descriptor::wait_read, net::as_values);
   co_return *process_.poll();
 }
 

@@ -7,7 +7,7 @@ namespace {
 
 constexpr std::size_t length_offset = 8;
 
-bool known(std::uint8_t type) { return type >= static_cast<std::uint8_t>(FrameType::auth) && type <= static_cast<std::uint8_t>(FrameType::drain); }
+bool known_type(std::uint8_t type) { return type >= static_cast<std::uint8_t>(FrameType::auth) && type <= static_cast<std::uint8_t>(FrameType::drain); }
 
 }  // namespace
 
@@ -26,7 +26,7 @@ Result<FrameHeader> parse_frame_header(ByteSpan bytes, std::uint32_t limit) {
     return fail(ErrorKind::incompatible, "the peer speaks protocol version {}, this program version {}: install the same linkcpp on both sides", header.version,
                 protocol_version);
   }
-  if (!known(type)) return fail(ErrorKind::invalid_input, "unknown frame type {}", type);
+  if (!known_type(type)) return fail(ErrorKind::invalid_input, "unknown frame type {}", type);
   header.type = static_cast<FrameType>(type);
   if (header.length > limit) return fail(ErrorKind::invalid_input, "a frame of {} bytes was announced, the limit is {}", header.length, limit);
   return header;

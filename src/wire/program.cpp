@@ -7,7 +7,7 @@
 namespace linkcpp::wire {
 namespace {
 
-bool known(std::uint8_t kind) { return kind >= static_cast<std::uint8_t>(OpKind::mul_mat_id) && kind <= static_cast<std::uint8_t>(OpKind::sqrt); }
+bool known_kind(std::uint8_t kind) { return kind >= static_cast<std::uint8_t>(OpKind::mul_mat_id) && kind <= static_cast<std::uint8_t>(OpKind::sqrt); }
 
 bool takes_weight(OpKind kind) { return kind == OpKind::mul_mat_id || kind == OpKind::add_id; }
 
@@ -56,7 +56,7 @@ class Checker {
 
   Result<> check(std::size_t i) const {
     const Op& op = p_.ops[i];
-    if (!known(static_cast<std::uint8_t>(op.kind))) return bad("op {} is of unknown kind {}", i, static_cast<int>(op.kind));
+    if (!known_kind(static_cast<std::uint8_t>(op.kind))) return bad("op {} is of unknown kind {}", i, static_cast<int>(op.kind));
     if (op.n_out == 0 || op.n_out > max_row_elements) return bad("op {} makes rows of {} elements", i, op.n_out);
     if (op.kind != OpKind::view && op.offset != 0) return bad("op {} is no view but has an offset", i);
     if (op.sources[2] != Source{}) return bad("op {} has a third source", i);

@@ -34,7 +34,7 @@ class MemoryFile {
   int descriptor_;
 };
 
-linkcpp::Bytes bytes_of(const linkcpp::testing::GgufBuilder& gguf) {
+linkcpp::Bytes bytes_of(const linkcpp::test::GgufBuilder& gguf) {
   const std::string text = gguf.bytes();
   const auto bytes = std::as_bytes(std::span(text));
   return {bytes.begin(), bytes.end()};
@@ -43,10 +43,10 @@ linkcpp::Bytes bytes_of(const linkcpp::testing::GgufBuilder& gguf) {
 }  // namespace
 
 extern "C" int LLVMFuzzerInitialize(int* /*argc*/, char*** /*argv*/) {
-  const linkcpp::testing::TinyShape shape{.n_embd = 32, .n_ff = 32, .n_expert = 2, .n_vocab = 2, .layers = 1};
+  const linkcpp::test::TinyShape shape{.n_embd = 32, .n_ff = 32, .n_expert = 2, .n_vocab = 2, .layers = 1};
   const linkcpp::fuzz::SeedFolder seeds;
-  seeds.add("model", bytes_of(linkcpp::testing::tiny_model(shape)));
-  seeds.add("part", bytes_of(linkcpp::testing::tiny_parts(2, shape)[0]));
+  seeds.add("model", bytes_of(linkcpp::test::tiny_model(shape)));
+  seeds.add("part", bytes_of(linkcpp::test::tiny_parts(2, shape)[0]));
   return 0;
 }
 

@@ -9,7 +9,7 @@
 #include <string_view>
 #include <vector>
 
-namespace linkcpp::testing {
+namespace linkcpp::test {
 
 /// A folder that is removed with everything in it.
 class ScratchFolder {
@@ -120,4 +120,4 @@ struct GgufBuilder {
   }
 };
 
-}  // namespace linkcpp::testing
+}  // namespace linkcpp::test

@@ -5,7 +5,7 @@
 
 #include "support/gguf_builder.h"
 
-namespace linkcpp::testing {
+namespace linkcpp::test {
 
 struct TinyShape {
   std::int64_t n_embd = 64, n_ff = 32, n_expert = 6, n_vocab = 40;
@@ -85,4 +85,4 @@ inline std::vector<GgufBuilder> tiny_parts(std::size_t count, const TinyShape& s
 
 inline std::string part_name(std::size_t part, std::size_t count) { return std::format("tiny-{:05}-of-{:05}.gguf", part, count); }
 
-}  // namespace linkcpp::testing
+}  // namespace linkcpp::test

@@ -16,7 +16,7 @@ namespace {
 
 using ::testing::AllOf;
 using ::testing::HasSubstr;
-using namespace linkcpp::testing;  // NOLINT: the fixture
+using namespace linkcpp::test;  // NOLINT: the fixture
 
 class AnatomyTest : public ::testing::Test {
  protected:

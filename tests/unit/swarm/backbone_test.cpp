@@ -93,7 +93,7 @@ class RealBackbone : public ::testing::Test {
  protected:
   void SetUp() override {
     std::filesystem::create_directories(folder_);
-    linkcpp::testing::write_file(folder_ / "tiny.gguf", linkcpp::testing::tiny_model().bytes());
+    linkcpp::test::write_file(folder_ / "tiny.gguf", linkcpp::test::tiny_model().bytes());
     Config config;
     config.model = folder_ / "tiny.gguf";
     config.home = folder_ / "home";

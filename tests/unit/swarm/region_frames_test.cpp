@@ -110,9 +110,13 @@ TEST_P(RoundTrip, SplitAndJoined) {
         const std::size_t p = t * top_k + s;
         const float value = c.rows[t * 24 + i] * static_cast<float>(c.experts[p] + 1) * c.weights[p];
         total += value;
-        if (!sum) EXPECT_NEAR(c.output[p * 24 + i], value, type == wire::RowType::f32 ? 0.0f : tolerance);
+        if (!sum) {
+          EXPECT_NEAR(c.output[p * 24 + i], value, type == wire::RowType::f32 ? 0.0f : tolerance);
+        }
       }
-      if (sum) EXPECT_NEAR(c.output[t * 24 + i], total, tolerance);
+      if (sum) {
+        EXPECT_NEAR(c.output[t * 24 + i], total, tolerance);
+      }
     }
   }
 }
