@@ -10,35 +10,32 @@ namespace {
 
 using Clock = std::chrono::steady_clock;
 
+/// Jobs of a batch whose buffers are kept. More are merged at times, but rarely large ones.
+constexpr std::size_t kept_jobs = 4;
+
 std::uint32_t whole_us(Clock::duration time) {
   const auto us = std::chrono::duration_cast<std::chrono::microseconds>(time).count();
   return static_cast<std::uint32_t>(std::clamp<std::int64_t>(us, 0, std::numeric_limits<std::uint32_t>::max()));
 }
 
-/// Float copies of a job's rows, and room for its result.
-struct Buffers {
-  std::vector<std::vector<float>> inputs;
-  std::vector<float> output;
-};
-
-Result<> decode(const Job& job, Buffers& buffers, engine::HostRequest& request) {
+Result<> decode(const Job& job, JobRows& rows, engine::HostRequest& request) {
   const wire::Program& program = *job.program;
   auto areas = wire::split_input_area(job.dispatch, program);
   if (!areas) return pass(areas);
-  buffers.inputs.resize(program.inputs.size());
+  rows.inputs.resize(program.inputs.size());
   for (std::size_t k = 0; k < program.inputs.size(); ++k) {
     const wire::Input& input = program.inputs[k];
     const std::size_t n_rows = input.kind == wire::Input::Kind::token ? job.dispatch.n_tokens : job.dispatch.pairs.size();
-    buffers.inputs[k].resize(n_rows * input.n);
-    wire::decode_rows(wire::effective_row_type(job.dispatch.row_type, input.n), (*areas)[k], input.n, n_rows, buffers.inputs[k].data(), input.n);
-    request.inputs.emplace_back(buffers.inputs[k]);
+    rows.inputs[k].resize(n_rows * input.n);
+    wire::decode_rows(wire::effective_row_type(job.dispatch.row_type, input.n), (*areas)[k], input.n, n_rows, rows.inputs[k].data(), input.n);
+    request.inputs.emplace_back(rows.inputs[k]);
   }
   request.n_tokens = job.dispatch.n_tokens;
   request.pairs = job.dispatch.pairs;
   request.mode = job.dispatch.mode;
   const std::size_t n_rows = request.mode == wire::CombineMode::sum ? job.dispatch.n_tokens : job.dispatch.pairs.size();
-  buffers.output.resize(n_rows * program.n_out());
-  request.output = buffers.output;
+  rows.output.resize(n_rows * program.n_out());
+  request.output = rows.output;
   return {};
 }
 
@@ -81,16 +78,16 @@ Bytes failure_frame(std::uint64_t request, const Error& error) {
   return wire::make_frame(wire::FrameType::failed, request, body);
 }
 
-std::vector<Answer> compute(engine::ExpertHost& host, std::span<const Job> batch, ComputeCounters& counters) {
+std::vector<Answer> compute(engine::ExpertHost& host, std::span<const Job> batch, Scratch& scratch, ComputeCounters& counters) {
   const auto start = Clock::now();
   std::vector<Answer> answers;
-  std::vector<Buffers> buffers(batch.size());
+  if (scratch.size() < batch.size()) scratch.resize(batch.size());
   std::vector<engine::HostRequest> requests;
   std::vector<std::size_t> job_of;  // requests that can be computed
   for (std::size_t i = 0; i < batch.size(); ++i) {
     engine::HostRequest request;
     Result<> ready = check_answer_size(batch[i]);
-    if (ready) ready = decode(batch[i], buffers[i], request);
+    if (ready) ready = decode(batch[i], scratch[i], request);
     if (ready) ready = host.check(*batch[i].program, batch[i].dispatch.layer, request);
     if (!ready) {
       ++counters.failures;
@@ -114,6 +111,7 @@ std::vector<Answer> compute(engine::ExpertHost& host, std::span<const Job> batch
     answers.push_back({job.session, done ? combine_frame(job, requests[r].output, whole_us(spent), whole_us(start - job.arrived))
                                          : failure_frame(job.request, done.error())});
   }
+  if (scratch.size() > kept_jobs) scratch.resize(kept_jobs);
   return answers;
 }
 

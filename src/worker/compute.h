@@ -23,8 +23,16 @@ struct ComputeCounters {
   ComputeCounters& operator+=(const ComputeCounters& other);
 };
 
+/// Float copies of a job's rows, and room for its result.
+struct JobRows {
+  std::vector<std::vector<float>> inputs;
+  std::vector<float> output;
+};
+/// Kept from batch to batch by whoever computes, so that megabytes need not be asked of the system and cleared for every layer.
+using Scratch = std::vector<JobRows>;
+
 /// Computes jobs of one layer and program. A job that cannot be computed is answered with the reason and does not spoil the others.
-std::vector<Answer> compute(engine::ExpertHost& host, std::span<const Job> batch, ComputeCounters& counters);
+std::vector<Answer> compute(engine::ExpertHost& host, std::span<const Job> batch, Scratch& scratch, ComputeCounters& counters);
 
 /// A `failed` frame.
 Bytes failure_frame(std::uint64_t request, const Error& error);

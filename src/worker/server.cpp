@@ -77,6 +77,7 @@ class ExpertServer final : public Server {
   }
 
   void run() override {
+    Scratch scratch;
     while (!finished()) {
       const auto wake = Clock::now() + (draining_ ? look_around : std::chrono::seconds(1));
       if (!driver_.run_until([this] { return !queue_.empty() || ended_ || draining_ != was_draining_; }, wake)) continue;
@@ -87,7 +88,7 @@ class ExpertServer final : public Server {
       });
       if (batch.empty()) continue;
       ComputeCounters done;
-      std::vector<Answer> answers = compute(*host_, batch, done);
+      std::vector<Answer> answers = compute(*host_, batch, scratch, done);
       answer(std::move(answers), done);
     }
     say_goodbye();

@@ -5,17 +5,17 @@ import json
 import lib
 from lib import Rig, Table
 
-PAIRS = 5
+PAIRS, REPETITIONS = 5, 4
 
 
 def bench(path, threads, n_prompt, n_gen, device=None):
     where = ("-dev", device, "-ngl", 99) if device else ("-ngl", 0)
-    return ["llama-bench", "-m", path, *map(str, ("-t", threads, "-p", n_prompt, "-n", n_gen, "-r", 1, "-o", "jsonl", "--repack", 0, *where))]
+    return ["llama-bench", "-m", path, *map(str, ("-t", threads, "-p", n_prompt, "-n", n_gen, "-r", REPETITIONS, "-lm", "none", "-o", "jsonl", "--repack", 0, *where))]
 
 
 def speed(output):
-    """Tokens a second of a run with one test."""
-    return next(json.loads(line)["avg_ts"] for line in output.splitlines() if line.startswith("{"))
+    """Tokens a second of a run with one test. The first repetition is left out: caches fill, and connections begin."""
+    return lib.median(next(json.loads(line)["samples_ts"] for line in output.splitlines() if line.startswith("{"))[1:])
 
 
 def one_phase(rig, path, cores, n_prompt, n_gen, mode, wire):
@@ -48,10 +48,11 @@ def measure():
     for cores in (1, 2):
         for mode in ("raw", "sum"):
             for name, path in lib.models("tinymoe-a-q4_k_s"):
-                one_setting(table, name, path, cores, mode, 256, 96)
+                one_setting(table, name, path, cores, mode, 256, 64)
             one_setting(table, "synthetic 2048, 64 experts of 768, top 8, q4_0", big, cores, mode, 64, 16)
     table.note(f"{lib.repetitions(PAIRS, 2)} interleaved pairs of llama-bench runs; median (lowest-highest) of the ratio of times: 1.00 is no overhead. No weights are "
-               "repacked on either side. Flight is from dispatch to the last answer; the last five columns are means over all dispatches of the last run.")
+               f"repacked on either side, and none are mapped by llama.cpp, which would else meet page faults that the older worker does not; each run is the median of {REPETITIONS - 1}. "
+               " Flight is from dispatch to the last answer; the last five columns are means over all dispatches of the last run.")
     return table
 
 
