@@ -267,7 +267,7 @@ class Serving {
   }
 
   void on_log(std::string_view line) {
-    if (log_.is_open()) log_ << line << std::endl;
+    if (log_.is_open()) log_ << line << '\n' << std::flush;  // who reads it, reads it now
     if (options_.verbose) progress_.line("| " + serve::printable(line));
   }
 

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cstdio>
+#include <format>
 #include <string_view>
 #include <thread>
 
@@ -43,7 +44,7 @@ Function function_of(ggml_backend_dev_t device, const char* name) {
 
 std::string device_names() {
   std::string names;
-  for (const auto& [name, description] : list_devices()) names += (names.empty() ? "" : ", ") + name + " (" + description + ")";
+  for (const auto& [name, description] : list_devices()) names += std::format("{}{} ({})", names.empty() ? "" : ", ", name, description);
   return names.empty() ? "none" : names;
 }
 

@@ -153,7 +153,7 @@ asio::awaitable<Result<wire::FrameView>> Handshake::read_frame() {
     Result<std::size_t> got;
     while (got = session_->read(received_.space(ciphertext_.size())), got && *got > 0) received_.commit(*got);
     if (!got) {
-      co_await flush();
+      (void)co_await flush();  // an alert, if the peer still listens; the reason is told in any case
       co_return pass(got);
     }
     auto frame = received_.next(wire::max_unauthenticated_body);

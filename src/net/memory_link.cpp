@@ -167,7 +167,7 @@ class MemoryLink final : public Link {
 
 }  // namespace
 
-std::pair<LinkPtr, LinkPtr> make_memory_links(asio::io_context& first, asio::io_context& second, MemoryLinkOptions options) {
+std::pair<LinkPtr, LinkPtr> make_memory_links(asio::io_context& first, asio::io_context& second, const MemoryLinkOptions& options) {
   const auto round_trip = options.delay_to_first + options.delay_to_second;
   auto a = std::make_shared<End>(first, options.delay_to_first, round_trip, options.second_key, options.second_name);
   auto b = std::make_shared<End>(second, options.delay_to_second, round_trip, options.first_key, options.first_name);

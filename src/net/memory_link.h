@@ -21,6 +21,6 @@ struct MemoryLinkOptions {
 /// by timers of the receiver's context. A close arrives at the other end as `unavailable` behind the frames that were sent before it.
 /// Dropping the last LinkPtr of an end closes it, like a real one. Frames are checked like received ones: a malformed frame closes the
 /// link. There is no keep-warm; stats() gives the sum of the delays as round trip.
-std::pair<LinkPtr, LinkPtr> make_memory_links(boost::asio::io_context& first, boost::asio::io_context& second, MemoryLinkOptions options = {});
+std::pair<LinkPtr, LinkPtr> make_memory_links(boost::asio::io_context& first, boost::asio::io_context& second, const MemoryLinkOptions& options = {});
 
 }  // namespace linkcpp::net

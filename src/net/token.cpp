@@ -19,7 +19,6 @@ namespace {
 constexpr std::string_view prefix = "lkc1.";
 constexpr std::size_t check_bytes = 4;
 constexpr std::size_t max_text = 8192;
-constexpr std::size_t length_bytes = 2;
 constexpr const char* secret_file = "swarm.secret";
 constexpr const char* ask_again = "ask the backbone's operator for `linkcpp token` and paste the whole line";
 

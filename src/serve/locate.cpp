@@ -16,7 +16,7 @@ Result<fs::path> search_path(const std::string& name) {
   const char* path = std::getenv("PATH");
   std::istringstream folders(path != nullptr ? path : "");
   for (std::string folder; std::getline(folders, folder, ':');) {
-    const fs::path candidate = fs::path(folder.empty() ? "." : folder) / name;
+    fs::path candidate = fs::path(folder.empty() ? "." : folder) / name;
     std::error_code ignored;
     if (fs::is_regular_file(candidate, ignored) && access(candidate.c_str(), X_OK) == 0) return candidate;
   }
@@ -36,7 +36,7 @@ Result<fs::path> own_program() {
 
 Result<fs::path> existing_file(const std::string& path, const std::string& what) {
   std::error_code error;
-  const auto absolute = fs::absolute(path, error);
+  auto absolute = fs::absolute(path, error);
   if (error || !fs::is_regular_file(absolute, error)) {
     return fail(ErrorKind::not_found, "{} '{}' is not there{}: check the path", what, path,
                 fs::exists(absolute, error) ? " as a regular file" : "");

@@ -199,7 +199,7 @@ ExitStatus Process::stop(std::chrono::milliseconds grace) {
 }
 
 Result<std::string> capture(Command command, std::chrono::milliseconds limit) {
-  constexpr std::size_t most = 64 * 1024;
+  constexpr std::size_t most = 64u << 10;
   auto channel = Channel::open();
   if (!channel) return pass(channel);
   command.output = channel->theirs.get();
