@@ -472,7 +472,7 @@ void setup_demo(CLI::App& root, Action& chosen) {
   command->add_option("--model,-m", o->model, "GGUF of a Mixture-of-Experts model (default: the one that comes along)")->envname("LINKCPP_DEMO_MODEL");
   command->add_option("--workers", o->workers, "Worker processes, each with its share of the experts")->check(CLI::Range(1, 64))->capture_default_str();
   command->add_option("--mode", o->mode, "raw (bit-identical) or sum (fewer bytes back)")->capture_default_str();
-  command->add_option("--wire", o->wire, "Type of activations on the wire: f32 or f16")->capture_default_str();
+  command->add_option("--wire", o->wire, "Type of activations on the wire: f32, f16, int8 or fp8")->capture_default_str();
   command->add_option("--prompt", o->prompt, "What to continue")->capture_default_str();
   command->add_option("--tokens", o->tokens, "Tokens to generate")->check(CLI::Range(1, 900))->capture_default_str();
   command->add_option("--threads", o->threads, "Threads of each process (default: the cores shared out, at least 1)")->check(CLI::Range(0, 1024));

@@ -23,7 +23,6 @@ struct InspectOptions {
 
 constexpr double gib = 1024.0 * 1024 * 1024;
 constexpr std::array modes{wire::CombineMode::raw, wire::CombineMode::sum};
-constexpr std::array row_types{wire::RowType::f32, wire::RowType::f16};
 
 using Rows = std::vector<std::vector<std::string>>;
 
@@ -172,7 +171,7 @@ void print_wire(const engine::Anatomy& anatomy, const InspectOptions& options) {
   }
   Rows rows{heading};
   for (const auto mode : modes) {
-    for (const auto type : row_types) {
+    for (const auto type : wire::all_row_types) {
       std::vector<std::string> row{std::format("{} {}", wire::to_string(mode), wire::to_string(type))};
       for (const auto count : counts) {
         const engine::StepBytes bytes = engine::token_bytes(shape, count, mode, type);
@@ -215,7 +214,7 @@ nlohmann::json wire_json(const engine::Anatomy& anatomy, const InspectOptions& o
   auto rows = nlohmann::json::array();
   const engine::StepShape shape = widest_shape(anatomy);
   for (const auto mode : modes) {
-    for (const auto type : row_types) {
+    for (const auto type : wire::all_row_types) {
       for (const auto count : worker_counts(options, anatomy.top_k)) {
         const engine::StepBytes bytes = engine::token_bytes(shape, count, mode, type);
         rows.push_back({{"mode", wire::to_string(mode)},

@@ -1,6 +1,7 @@
 // Rows of activations on the wire: how n floats become bytes and back.
 #pragma once
 
+#include <array>
 #include <cstdint>
 #include <span>
 #include <string_view>
@@ -11,9 +12,10 @@
 namespace linkcpp::wire {
 
 /// Element type of rows on the wire. F32 is the bit-identical reference; F16 rounds to nearest even (IEEE 754 binary16) and
-/// saturates finite values at ±65504 (wire/half.h says why).
-enum class RowType : std::uint8_t { f32 = 0, f16 = 1 };
-inline constexpr int row_type_count = 2;
+/// saturates finite values at ±65504 (wire/half.h says why); INT8 and FP8 share a scale in blocks (wire/blocks.h).
+enum class RowType : std::uint8_t { f32 = 0, f16 = 1, int8 = 2, fp8 = 3 };
+inline constexpr int row_type_count = 4;
+inline constexpr std::array<RowType, row_type_count> all_row_types{RowType::f32, RowType::f16, RowType::int8, RowType::fp8};
 
 std::string_view to_string(RowType type);
 Result<RowType> parse_row_type(std::string_view text);

@@ -88,8 +88,12 @@ BENCHMARK(BM_Memcpy)->Apply(shapes);
 BENCHMARK(BM_Encode<RowType::f32>)->Apply(shapes);
 BENCHMARK(BM_Encode<RowType::f16>)->Apply(shapes);
 BENCHMARK(BM_EncodeF16Portable)->Apply(shapes);
+BENCHMARK(BM_Encode<RowType::int8>)->Apply(shapes);
+BENCHMARK(BM_Encode<RowType::fp8>)->Apply(shapes);
 BENCHMARK(BM_Decode<RowType::f32>)->Apply(shapes);
 BENCHMARK(BM_Decode<RowType::f16>)->Apply(shapes);
+BENCHMARK(BM_Decode<RowType::int8>)->Apply(shapes);
+BENCHMARK(BM_Decode<RowType::fp8>)->Apply(shapes);
 BENCHMARK(BM_DecodeF16Portable)->Apply(shapes);
 
 }  // namespace

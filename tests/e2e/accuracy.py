@@ -5,7 +5,7 @@ import os
 import lib
 from lib import Rig, Table
 
-SETTINGS = [("sum", "f32"), ("sum", "f16"), ("raw", "f16")]
+SETTINGS = [("sum", "f32"), ("sum", "f16"), ("raw", "f16"), ("sum", "int8"), ("raw", "int8"), ("sum", "fp8"), ("raw", "fp8")]
 WORKERS = 3
 THREADS = os.cpu_count() or 1
 

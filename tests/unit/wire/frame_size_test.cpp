@@ -9,11 +9,9 @@
 namespace linkcpp::wire {
 namespace {
 
-constexpr RowType all_types[] = {RowType::f32, RowType::f16};
-
 TEST(FrameSize, OfADispatchIsThatOfItsEncoding) {
   const Program program = every_op_program();
-  for (const RowType type : all_types) {
+  for (const RowType type : all_row_types) {
     Dispatch dispatch = sample_dispatch();
     dispatch.row_type = type;
     const Bytes area(input_area_bytes(program, type, 3, 4));
@@ -38,10 +36,12 @@ TEST(FrameSize, TheWorkedExampleOfTheSpecification) {
   EXPECT_EQ(back(CombineMode::raw, RowType::f16), 49192u);
   EXPECT_EQ(back(CombineMode::sum, RowType::f32), 12328u);
   EXPECT_EQ(back(CombineMode::sum, RowType::f16), 6184u);
+  EXPECT_EQ(out(RowType::int8), 3353u);
+  EXPECT_EQ(back(CombineMode::sum, RowType::int8), 3304u);
 }
 
 TEST(FrameSize, MostTokensFillAFrameAndNoMore) {
-  for (const RowType type : all_types) {
+  for (const RowType type : all_row_types) {
     for (const CombineMode mode : {CombineMode::raw, CombineMode::sum}) {
       const Program program = gated_program(3072, 1024);
       const std::uint32_t n = tokens_in_a_frame(program, type, mode, 8);

@@ -237,8 +237,8 @@ TEST(DispatchMessage, RefusesUnknownModesAndTypes) {
   body[2] = std::byte{2};
   EXPECT_THAT(refusal(decode_dispatch(body)), HasSubstr("combine mode 2"));
   body[2] = std::byte{0};
-  body[3] = std::byte{2};
-  EXPECT_THAT(refusal(decode_dispatch(body)), HasSubstr("row type 2"));
+  body[3] = std::byte{row_type_count};
+  EXPECT_THAT(refusal(decode_dispatch(body)), HasSubstr("row type 4"));
 }
 
 TEST(DispatchMessage, RefusesCountsOutOfRangeBeforeAllocating) {
