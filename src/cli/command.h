@@ -20,6 +20,9 @@ void setup_serve(CLI::App& root, Action& chosen, const std::vector<std::string>&
 void setup_demo(CLI::App& root, Action& chosen);
 void setup_inspect(CLI::App& root, Action& chosen);
 void setup_bench(CLI::App& root, Action& chosen);
+void setup_gate(CLI::App& root, Action& chosen);
+/// Hidden: one run of the gate, in a process of its own.
+void setup_gate_run(CLI::App& root, Action& chosen);
 
 /// 0 done, 1 internal, 2 wrong usage or input, 3 something is missing or not there now, 4 refused, 5 incompatible, 6 deadline, 7 input/output.
 int exit_code(ErrorKind kind);

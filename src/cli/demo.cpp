@@ -1,6 +1,4 @@
 // `linkcpp demo`: the whole swarm on this machine, in processes of its own, compared with the same model run locally.
-#include <fcntl.h>
-
 #include <boost/asio/co_spawn.hpp>
 #include <boost/asio/detached.hpp>
 #include <boost/asio/io_context.hpp>
@@ -9,10 +7,9 @@
 #include <boost/asio/steady_timer.hpp>
 #include <boost/asio/use_awaitable.hpp>
 #include <cstdio>
-#include <deque>
-#include <fstream>
 #include <thread>
 
+#include "cli/child.h"
 #include "cli/command.h"
 #include "engine/anatomy.h"
 #include "net/coroutine.h"
@@ -23,7 +20,6 @@
 #include "serve/http_client.h"
 #include "serve/lines.h"
 #include "serve/locate.h"
-#include "serve/process.h"
 #include "serve/progress.h"
 #include "serve/status.h"
 #include "serve/temp_dir.h"
@@ -54,52 +50,6 @@ struct DemoOptions {
 constexpr auto start_limit = 180s;
 constexpr auto answer_limit = 300s;
 constexpr auto poll_period = 50ms;
-
-/// A child with its log in a file; stopped gracefully when it goes.
-class Child {
- public:
-  static Result<Child> start(serve::Command command, const fs::path& log) {
-    serve::Fd file(::open(log.c_str(), O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC, 0600));
-    if (!file) return fail(ErrorKind::io, "cannot write {}", log.string());
-    const int raised = fcntl(file.get(), F_DUPFD_CLOEXEC, 10);  // above the descriptors that the child is given
-    file = serve::Fd(raised);
-    command.output = file.get();
-    command.parent_death_signal = SIGTERM;  // so that it stops its own children, too
-    auto process = serve::Process::start(command);
-    if (!process) return pass(process);
-    return Child(std::move(*process), log);
-  }
-  Child(Child&&) = default;
-  Child& operator=(Child&&) = default;
-  ~Child() {
-    if (process_.pid() > 0) process_.stop(12s);
-  }
-
-  void ask_to_stop() { process_.terminate(); }
-  /// An error, with the end of the log, if it has ended although it should run.
-  Result<> check(const std::string& what) {
-    if (const auto ended = process_.poll()) {
-      return fail(ErrorKind::unavailable, "{} {}; the end of its log ({}):\n{}", what, ended->describe(), log_.string(), tail());
-    }
-    return {};
-  }
-  [[nodiscard]] std::string tail() const {
-    std::ifstream in(log_);
-    std::deque<std::string> lines;
-    for (std::string line; std::getline(in, line);) {
-      lines.push_back("  | " + serve::printable(line));
-      if (lines.size() > 12) lines.pop_front();
-    }
-    std::string text;
-    for (const auto& line : lines) text += line + "\n";
-    return text;
-  }
-
- private:
-  Child(serve::Process process, fs::path log) : process_(std::move(process)), log_(std::move(log)) {}
-  serve::Process process_;
-  fs::path log_;
-};
 
 /// What a server answered to the prompt.
 struct Answer {
@@ -160,15 +110,8 @@ class Demo {
     return std::max(1, static_cast<int>(std::thread::hardware_concurrency()) / (options_.workers + 1));
   }
 
-  /// Our environment without the settings that would change what the children do.
   [[nodiscard]] serve::Command command(std::vector<std::string> argv) const {
-    serve::Command result{.argv = std::move(argv)};
-    for (char** entry = environ; *entry != nullptr; ++entry) {
-      const std::string_view text = *entry;
-      const auto name = text.substr(0, text.find('='));
-      if (name.starts_with("LINKCPP_") || name.starts_with("LLAMA_ARG_") || name == "GGML_BACKEND_PATH") result.env[std::string(name)] = std::nullopt;
-    }
-    result.env["OMP_WAIT_POLICY"] = "passive";  // several engines share the cores: none may spin
+    serve::Command result = clean_command(std::move(argv));
     result.env["TMPDIR"] = folder_.string();
     return result;
   }

@@ -2,6 +2,7 @@
 #include <algorithm>
 #include <csignal>
 #include <cstdio>
+#include <format>
 
 #include "cli/command.h"
 #include "engine/anatomy.h"
@@ -62,6 +63,12 @@ int run(std::vector<std::string> arguments) {
   setup_demo(app, chosen);
   setup_inspect(app, chosen);
   setup_bench(app, chosen);
+  setup_gate(app, chosen);
+  setup_gate_run(app, chosen);
+  // The parser would only say that a subcommand is required.
+  if (!arguments.empty() && !arguments[0].starts_with("-") && app.get_subcommand_no_throw(arguments[0]) == nullptr) {
+    return report({ErrorKind::invalid_input, std::format("there is no subcommand '{}'; `linkcpp --help` lists them", arguments[0])});
+  }
   try {
     std::ranges::reverse(arguments);  // as the parser wants a vector
     app.parse(std::move(arguments));

@@ -30,13 +30,13 @@ def mode(path):
 def test_help_teaches_every_command():
     expect(run("--help"), OK, "linkcpp demo", "Exit codes")
     for command, texts in {"token": ["--address"], "worker": ["--join", "--experts"], "serve": ["--listen", "llama-server"],
-                           "demo": ["--workers"], "inspect": ["--json"], "bench": ["--clients"]}.items():
+                           "demo": ["--workers"], "gate": ["--wire", "signed"], "inspect": ["--json"], "bench": ["--clients"]}.items():
         expect(run(command, "--help"), OK, *texts)
 
 
 def test_usage_errors():
     expect(run(), WRONG)
-    expect(run("nonsense"), WRONG)
+    expect(run("nonsense"), WRONG, "no subcommand 'nonsense'")
     expect(run("serve"), WRONG, "--model")
     expect(run("token", "--", "--port", "1"), WRONG, "serve")
     expect(run("demo", "--workers", "0"), WRONG)
