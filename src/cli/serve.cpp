@@ -9,6 +9,7 @@
 #include <fstream>
 
 #include "cli/command.h"
+#include "cli/wire_choice.h"
 #include "engine/anatomy.h"
 #include "net/coroutine.h"
 #include "net/identity.h"
@@ -63,6 +64,7 @@ struct Prepared {
   std::optional<serve::HostPort> listen, admin;
   std::string home;
   std::string summary;  ///< of the model, for people
+  WireChoice wire;
 };
 
 Result<std::optional<serve::HostPort>> optional_address(const std::string& text) {
@@ -100,8 +102,8 @@ Result<Prepared> prepare_addresses(const ServeOptions& options, Prepared prepare
 
 Result<Prepared> prepare(const ServeOptions& options) {
   Prepared prepared;
-  if (auto mode = wire::parse_combine_mode(options.mode); !mode) return pass(mode);
-  if (auto type = wire::parse_row_type(options.wire); !type) return pass(type);
+  auto mode = wire::parse_combine_mode(options.mode);
+  if (!mode) return pass(mode);
   if (auto fits = check_passed_on(options.passed_on); !fits) return pass(fits);
   auto model = serve::existing_file(options.model, "the model");
   if (!model) return pass(model);
@@ -120,6 +122,9 @@ Result<Prepared> prepare(const ServeOptions& options) {
   if (!server) return pass(server);
   prepared.llama_server = *server;
   prepared.home = net::home_folder(options.home).string();
+  auto wire = choose_wire(options.wire, *mode, anatomy->digest, prepared.home);
+  if (!wire) return pass(wire);
+  prepared.wire = std::move(*wire);
   return prepare_addresses(options, std::move(prepared));
 }
 
@@ -199,7 +204,7 @@ class Serving {
     if (prepared_.listen) config.listen = prepared_.listen->text();
     config.workers = options_.workers;
     config.mode = options_.mode;
-    config.wire = options_.wire;
+    config.wire = wire::to_string(prepared_.wire.type);
     config.base = options_.base;
     config.overlap = !options_.no_overlap;
     config.repack = !options_.no_repack;
@@ -213,7 +218,7 @@ class Serving {
     Json json = status_.to_json();
     json["model"] = prepared_.model.string();
     json["mode"] = options_.mode;
-    json["wire"] = options_.wire;
+    json["wire"] = wire::to_string(prepared_.wire.type);
     json["http"] = url();
     json["ready"] = ready_;
     json["restarts"] = restarts_;
@@ -230,8 +235,10 @@ class Serving {
 
   void introduce() {
     const std::string admin = admin_ ? serve::client_url(admin_->address()) : "";
-    emit({{"event", "starting"}, {"model", prepared_.model.string()}, {"http", url()}, {"admin", admin}, {"mode", options_.mode}, {"wire", options_.wire}});
+    emit({{"event", "starting"}, {"model", prepared_.model.string()}, {"http", url()}, {"admin", admin}, {"mode", options_.mode}, {"wire", wire::to_string(prepared_.wire.type)},
+          {"notes", prepared_.wire.notes}});
     progress_.line(std::format("{} ({})", prepared_.model.filename().string(), prepared_.summary));
+    for (const auto& note : prepared_.wire.notes) progress_.line(note);
     progress_.state("starting llama-server with the plugin");
   }
 
@@ -251,7 +258,10 @@ class Serving {
     status_.apply(event);
     emit(event);
     if (const auto text = serve::describe_event(event); !text.empty()) progress_.line(text);
-    if (serve::text_of(event, "event") == "coverage") show_coverage();
+    const auto kind = serve::text_of(event, "event");
+    if (kind == "coverage") show_coverage();
+    if (kind != "worker_joined") return;
+    if (const auto doubt = prepared_.wire.doubt(serve::text_of(event, "name"), serve::text_of(event, "device")); !doubt.empty()) progress_.line(doubt);
   }
 
   void show_coverage() {
@@ -351,7 +361,7 @@ void add_swarm_options(CLI::App& command, ServeOptions& o) {
   command.add_option("--listen", o.listen, "Address for workers that dial in, or 'none'")->envname("LINKCPP_LISTEN")->capture_default_str();
   command.add_option("--worker", o.workers, "HOST:PORT of a worker that listens; may be repeated")->envname("LINKCPP_WORKER");
   command.add_option("--mode", o.mode, "raw: bit-identical to local; sum: up to top-k times fewer bytes back")->envname("LINKCPP_MODE")->capture_default_str();
-  command.add_option("--wire", o.wire, "Type of activations on the wire: f32 (exact) or f16 (half the bytes)")->envname("LINKCPP_WIRE")->capture_default_str();
+  command.add_option("--wire", o.wire, "Type of activations on the wire: f32 (exact), f16 (half the bytes), int8 or fp8 (a quarter), or auto: the smallest that passed `linkcpp gate`")->envname("LINKCPP_WIRE")->capture_default_str();
   const CLI::AsNumberWithUnit duration(std::map<std::string, int>{{"ms", 1}, {"s", 1000}, {"min", 60'000}});
   const CLI::Range sensible(1, 86'400'000);
   command.add_option("--deadline", o.deadline_ms, "Time after which a layer's step fails: milliseconds, or with a unit (2s)")
