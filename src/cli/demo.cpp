@@ -42,7 +42,7 @@ struct DemoOptions {
   int tokens = 48;
   int threads = 0;
   std::string llama_server = "llama-server", plugin, keep_logs;
-  bool no_repack = true;  ///< with repacked weights the two runs were seen to differ; the cause is not known yet
+  bool no_repack = true;
   bool json = false;
 };
 
@@ -420,7 +420,7 @@ void setup_demo(CLI::App& root, Action& chosen) {
   command->add_option("--tokens", o->tokens, "Tokens to generate")->check(CLI::Range(1, 900))->capture_default_str();
   command->add_option("--threads", o->threads, "Threads of each process (default: the cores shared out, at least 1)")->check(CLI::Range(0, 1024));
   command->add_flag("--no-repack,!--repack", o->no_repack,
-                    "Whether the CPU may rearrange weights for speed, in the swarm and locally (default: it may not, for then both agree bit for bit)");
+                    "Whether the CPU may rearrange weights for speed, in the swarm and locally alike (default: it may not)");
   command->add_option("--llama-server", o->llama_server, "The engine's server: a path, or a name in PATH")->envname("LINKCPP_LLAMA_SERVER")->capture_default_str();
   command->add_option("--plugin", o->plugin, "libggml-linkcpp.so (default: the one that belongs to this program)")->envname("LINKCPP_PLUGIN");
   command->add_option("--keep-logs", o->keep_logs, "Copy the logs of all processes to this folder");
