@@ -36,7 +36,7 @@ double seconds(Clock::duration duration) { return std::chrono::duration<double>(
 
 /// One request, as its client saw it.
 struct Sample {
-  double ttft_s = 0;      ///< request sent to first token
+  double ttft_s = 0;  ///< request sent to first token
   double total_s = 0;
   double tokens = 0;
   double tokens_per_s = 0;  ///< after the first token
@@ -62,14 +62,15 @@ Json to_json(const Phase& phase) {
     ttft.push_back(sample.ttft_s * 1e3);
     rate.push_back(sample.tokens_per_s);
   }
-  return {{"clients", phase.clients},
-          {"requests", phase.samples.size()},
-          {"failed", phase.failed},
-          {"error", phase.error},
-          {"seconds", phase.elapsed_s},
-          {"ttft_ms", {{"p50", serve::quantile(ttft, 0.5)}, {"p95", serve::quantile(ttft, 0.95)}}},
-          {"tokens_per_s", {{"p50", serve::quantile(rate, 0.5)}, {"p95", serve::quantile(rate, 0.95)}, {"slowest", serve::quantile(rate, 0)}}},
-          {"aggregate_tokens_per_s", phase.elapsed_s > 0 ? phase.tokens() / phase.elapsed_s : 0}};
+  return {
+      {"clients", phase.clients},
+      {"requests", phase.samples.size()},
+      {"failed", phase.failed},
+      {"error", phase.error},
+      {"seconds", phase.elapsed_s},
+      {"ttft_ms", {{"p50", serve::quantile(ttft, 0.5)}, {"p95", serve::quantile(ttft, 0.95)}}},
+      {"tokens_per_s", {{"p50", serve::quantile(rate, 0.5)}, {"p95", serve::quantile(rate, 0.95)}, {"slowest", serve::quantile(rate, 0)}}},
+      {"aggregate_tokens_per_s", phase.elapsed_s > 0 ? phase.tokens() / phase.elapsed_s : 0}};
 }
 
 class Bench {
@@ -114,15 +115,17 @@ class Bench {
 
   /// Token ids for prompts of an exact length.
   awaitable<Result<>> tokenize() {
-    constexpr const char* sentence = "The rain had stopped before morning, and the road to the mill lay bright between its hedges; "
-                                     "a cart went by with seven sacks of barley, two dogs behind it, and nobody spoke until the bridge. ";
+    constexpr const char* sentence =
+        "The rain had stopped before morning, and the road to the mill lay bright between its hedges; "
+        "a cart went by with seven sacks of barley, two dogs behind it, and nobody spoke until the bridge. ";
     std::string text;
     for (int i = 0; i < options_.prompt_tokens / 16 + 2; ++i) text += sentence;
     auto json = co_await serve::http_json(http_, "/tokenize", Json{{"content", text}}.dump(), 30s);
     if (!json) co_return fail(json.error().kind, "{} (is a swarm served there? linkcpp serve, or --http URL)", json.error().message);
     ids_ = json->value("tokens", std::vector<int>());
     if (ids_.size() < static_cast<std::size_t>(options_.prompt_tokens)) {
-      co_return fail(ErrorKind::incompatible, "{}/tokenize gave {} tokens where {} were needed", options_.http, ids_.size(), options_.prompt_tokens);
+      co_return fail(ErrorKind::incompatible, "{}/tokenize gave {} tokens where {} were needed", options_.http, ids_.size(),
+                     options_.prompt_tokens);
     }
     co_return Result<>{};
   }
@@ -140,7 +143,8 @@ class Bench {
       last = std::move(next);
       progress_.state("waiting for the account to settle", true);
     }
-    if (!last) co_return fail(last.error().kind, "{} (the swarm's account; --admin URL, or --admin none to do without)", last.error().message);
+    if (!last)
+      co_return fail(last.error().kind, "{} (the swarm's account; --admin URL, or --admin none to do without)", last.error().message);
     co_return last;
   }
 
@@ -171,22 +175,28 @@ class Bench {
         ++phase.failed;
         phase.error = sample.error().message;
       }
-      progress_.state(std::format("{} client(s): {} of {} requests", phase.clients, phase.samples.size() + static_cast<std::size_t>(phase.failed), total), true);
+      progress_.state(std::format("{} client(s): {} of {} requests", phase.clients,
+                                  phase.samples.size() + static_cast<std::size_t>(phase.failed), total),
+                      true);
     }
   }
 
   awaitable<Result<Sample>> send_request(int number) {
     const auto offset = static_cast<std::size_t>(number) % (ids_.size() - static_cast<std::size_t>(options_.prompt_tokens) + 1);
-    const std::vector<int> prompt(ids_.begin() + static_cast<std::ptrdiff_t>(offset), ids_.begin() + static_cast<std::ptrdiff_t>(offset) + options_.prompt_tokens);
-    const Json body{{"prompt", prompt}, {"max_tokens", options_.tokens}, {"temperature", 0}, {"stream", true}, {"ignore_eos", true}, {"cache_prompt", false}};
+    const std::vector<int> prompt(ids_.begin() + static_cast<std::ptrdiff_t>(offset),
+                                  ids_.begin() + static_cast<std::ptrdiff_t>(offset) + options_.prompt_tokens);
+    const Json body{{"prompt", prompt},   {"max_tokens", options_.tokens}, {"temperature", 0}, {"stream", true},
+                    {"ignore_eos", true}, {"cache_prompt", false}};
     Sample sample;
     const auto begin = Clock::now();
     auto first = begin;
-    auto streamed = co_await serve::http_event_stream(http_, "/v1/completions", body.dump(), std::chrono::seconds(options_.limit_s), [&](std::string_view data) {
-      if (first == begin) first = Clock::now();
-      const auto event = Json::parse(data, nullptr, false);
-      if (event.is_object() && event.contains("usage")) sample.tokens = serve::number_of(event["usage"], "completion_tokens");
-    });
+    auto streamed = co_await serve::http_event_stream(http_, "/v1/completions", body.dump(), std::chrono::seconds(options_.limit_s),
+                                                      [&](std::string_view data) {
+                                                        if (first == begin) first = Clock::now();
+                                                        const auto event = Json::parse(data, nullptr, false);
+                                                        if (event.is_object() && event.contains("usage"))
+                                                          sample.tokens = serve::number_of(event["usage"], "completion_tokens");
+                                                      });
     if (!streamed) co_return pass(streamed);
     if (sample.tokens < 1) co_return fail(ErrorKind::incompatible, "the stream ended without saying how many tokens were generated");
     sample.total_s = seconds(Clock::now() - begin);
@@ -204,17 +214,22 @@ class Bench {
 };
 
 void print(const Json& result) {
-  std::vector<std::vector<std::string>> rows{{"clients", "requests", "failed", "first token p50", "p95", "tokens/s each p50", "slowest", "together"}};
+  std::vector<std::vector<std::string>> rows{
+      {"clients", "requests", "failed", "first token p50", "p95", "tokens/s each p50", "slowest", "together"}};
   for (const auto& phase : result["phases"]) {
-    rows.push_back({std::to_string(phase["clients"].get<int>()), std::to_string(phase["requests"].get<int>()), std::to_string(phase["failed"].get<int>()),
-                    std::format("{:.1f} ms", phase["ttft_ms"]["p50"].get<double>()), std::format("{:.1f} ms", phase["ttft_ms"]["p95"].get<double>()),
-                    std::format("{:.1f}", phase["tokens_per_s"]["p50"].get<double>()), std::format("{:.1f}", phase["tokens_per_s"]["slowest"].get<double>()),
+    rows.push_back({std::to_string(phase["clients"].get<int>()), std::to_string(phase["requests"].get<int>()),
+                    std::to_string(phase["failed"].get<int>()), std::format("{:.1f} ms", phase["ttft_ms"]["p50"].get<double>()),
+                    std::format("{:.1f} ms", phase["ttft_ms"]["p95"].get<double>()),
+                    std::format("{:.1f}", phase["tokens_per_s"]["p50"].get<double>()),
+                    std::format("{:.1f}", phase["tokens_per_s"]["slowest"].get<double>()),
                     std::format("{:.1f}", phase["aggregate_tokens_per_s"].get<double>())});
   }
-  std::printf("prompts of %d tokens, answers of %d\n\n%s", result["prompt_tokens"].get<int>(), result["tokens"].get<int>(), serve::table(rows).c_str());
+  std::printf("prompts of %d tokens, answers of %d\n\n%s", result["prompt_tokens"].get<int>(), result["tokens"].get<int>(),
+              serve::table(rows).c_str());
   if (!result.contains("swarm")) return;
   std::printf("\n%s\nwaiting for workers: %.0f %% of the time (mode %s, wire %s)\n", serve::account_tables(result["swarm"]).c_str(),
-              100 * result["swarm"]["wait_share"].get<double>(), serve::text_of(result, "mode").c_str(), serve::text_of(result, "wire").c_str());
+              100 * result["swarm"]["wait_share"].get<double>(), serve::text_of(result, "mode").c_str(),
+              serve::text_of(result, "wire").c_str());
 }
 
 int run(const BenchOptions& options) {
@@ -242,14 +257,19 @@ void setup_bench(CLI::App& root, Action& chosen) {
   auto o = std::make_shared<BenchOptions>();
   auto* command = root.add_subcommand("bench", "Measure a running swarm: speed, bytes and waiting");
   command->add_option("--http", o->http, "The OpenAI endpoint")->envname("LINKCPP_BENCH_HTTP")->capture_default_str();
-  command->add_option("--admin", o->admin, "The admin endpoint, for bytes and times; or 'none'")->envname("LINKCPP_BENCH_ADMIN")->capture_default_str();
-  command->add_option("--clients", o->clients, "Clients at once (one alone is measured first)")->check(CLI::Range(1, 1024))->capture_default_str();
+  command->add_option("--admin", o->admin, "The admin endpoint, for bytes and times; or 'none'")
+      ->envname("LINKCPP_BENCH_ADMIN")
+      ->capture_default_str();
+  command->add_option("--clients", o->clients, "Clients at once (one alone is measured first)")
+      ->check(CLI::Range(1, 1024))
+      ->capture_default_str();
   command->add_option("--requests", o->requests, "Requests of each client")->check(CLI::Range(1, 100'000))->capture_default_str();
   command->add_option("--tokens", o->tokens, "Tokens to generate a request")->check(CLI::Range(1, 100'000))->capture_default_str();
   command->add_option("--prompt-tokens", o->prompt_tokens, "Tokens of each prompt")->check(CLI::Range(1, 1'000'000))->capture_default_str();
   command->add_option("--limit", o->limit_s, "Seconds for one request")->check(CLI::Range(1, 86'400))->capture_default_str();
   command->add_flag("--json", o->json, "Print a JSON object: phases, swarm {layers, workers, total, wait_share}");
-  command->footer("The prompt cache is switched off for these requests, and the end of text is ignored, so that every request does the same work.");
+  command->footer(
+      "The prompt cache is switched off for these requests, and the end of text is ignored, so that every request does the same work.");
   command->callback([o, &chosen] { chosen = [o] { return run(*o); }; });
 }
 

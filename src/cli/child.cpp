@@ -19,7 +19,8 @@ serve::Command clean_command(std::vector<std::string> argv) {
   for (char** entry = environ; *entry != nullptr; ++entry) {
     const std::string_view text = *entry;
     const auto name = text.substr(0, text.find('='));
-    if (name.starts_with("LINKCPP_") || name.starts_with("LLAMA_ARG_") || name == "GGML_BACKEND_PATH") result.env[std::string(name)] = std::nullopt;
+    if (name.starts_with("LINKCPP_") || name.starts_with("LLAMA_ARG_") || name == "GGML_BACKEND_PATH")
+      result.env[std::string(name)] = std::nullopt;
   }
   result.env["OMP_WAIT_POLICY"] = "passive";
   return result;

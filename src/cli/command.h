@@ -24,7 +24,8 @@ void setup_gate(CLI::App& root, Action& chosen);
 /// Hidden: one run of the gate, in a process of its own.
 void setup_gate_run(CLI::App& root, Action& chosen);
 
-/// 0 done, 1 internal, 2 wrong usage or input, 3 something is missing or not there now, 4 refused, 5 incompatible, 6 deadline, 7 input/output.
+/// 0 done, 1 internal, 2 wrong usage or input, 3 something is missing or not there now, 4 refused, 5 incompatible, 6 deadline, 7
+/// input/output.
 int exit_code(ErrorKind kind);
 /// Prints "linkcpp: error: ..." to standard error and returns the exit code.
 int report(const Error& error);

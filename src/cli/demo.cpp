@@ -100,7 +100,8 @@ class Demo {
     stop_all();
     auto local = co_await run_locally();
     if (!local) co_return pass(local);
-    co_return report_json(*remote, *local, serve::account_difference(before ? (*before)["account"] : Json(), (*after)["account"]), (*after)["workers"]);
+    co_return report_json(*remote, *local, serve::account_difference(before ? (*before)["account"] : Json(), (*after)["account"]),
+                          (*after)["workers"]);
   }
 
   // ---- starting ------------------------------------------------------------------------------------------------------
@@ -129,9 +130,29 @@ class Demo {
   Result<> start_backbone() {
     auto channel = serve::Channel::open();
     if (!channel) return pass(channel);
-    std::vector<std::string> argv{program_.string(), "serve", "--model", model_.string(), "--http", "127.0.0.1:0", "--listen", "127.0.0.1:0",
-                                  "--admin", "127.0.0.1:0", "--mode", options_.mode, "--wire", options_.wire, "--home", home().string(),
-                                  "--plugin", plugin_.string(), "--llama-server", server_.string(), "--json", "--log", (folder_ / "llama-server.log").string()};
+    std::vector<std::string> argv{program_.string(),
+                                  "serve",
+                                  "--model",
+                                  model_.string(),
+                                  "--http",
+                                  "127.0.0.1:0",
+                                  "--listen",
+                                  "127.0.0.1:0",
+                                  "--admin",
+                                  "127.0.0.1:0",
+                                  "--mode",
+                                  options_.mode,
+                                  "--wire",
+                                  options_.wire,
+                                  "--home",
+                                  home().string(),
+                                  "--plugin",
+                                  plugin_.string(),
+                                  "--llama-server",
+                                  server_.string(),
+                                  "--json",
+                                  "--log",
+                                  (folder_ / "llama-server.log").string()};
     if (options_.no_repack) argv.emplace_back("--no-repack");
     argv.emplace_back("--");
     for (auto& argument : engine_arguments()) argv.push_back(std::move(argument));
@@ -184,10 +205,11 @@ class Demo {
     const auto token = net::JoinToken{identity->key(), *secret, {status_.listen_address()}}.encode();
     for (int i = 1; i <= options_.workers; ++i) {
       const auto name = std::format("worker-{}", i);
-      auto joining = command({program_.string(), "worker", "--model", model_.string(), "--experts", std::format("{}/{}", i, options_.workers), "--name",
-                              name, "--home", (folder_ / name).string(), "--threads", std::to_string(threads())});
+      auto joining =
+          command({program_.string(), "worker", "--model", model_.string(), "--experts", std::format("{}/{}", i, options_.workers),
+                   "--name", name, "--home", (folder_ / name).string(), "--threads", std::to_string(threads())});
       if (!options_.no_repack) joining.argv.emplace_back("--repack");  // as llama-server does with experts of its own
-      joining.env["LINKCPP_TOKEN"] = token;  // not an argument, which everybody on the machine could read
+      joining.env["LINKCPP_TOKEN"] = token;                            // not an argument, which everybody on the machine could read
       auto child = Child::start(std::move(joining), folder_ / (name + ".log"));
       if (!child) return pass(child);
       workers_.push_back(std::move(*child));
@@ -216,10 +238,12 @@ class Demo {
       if (auto alive = check_children(); !alive) co_return alive;
       const auto waited = std::chrono::steady_clock::now() - begin;
       if (waited > start_limit) {
-        co_return fail(ErrorKind::timeout, "waited {} s for {}{}", start_limit.count(), what, status_.missing().empty() ? "" : "; missing: " + status_.missing());
+        co_return fail(ErrorKind::timeout, "waited {} s for {}{}", start_limit.count(), what,
+                       status_.missing().empty() ? "" : "; missing: " + status_.missing());
       }
       progress_.state(std::format("waiting for {} ({} of {} workers, {} s)", what, status_.live_workers(), options_.workers,
-                                  std::chrono::duration_cast<std::chrono::seconds>(waited).count()), waited >= 1s);
+                                  std::chrono::duration_cast<std::chrono::seconds>(waited).count()),
+                      waited >= 1s);
       co_await pause(poll_period);
     }
     co_return Result<>{};
@@ -251,7 +275,9 @@ class Demo {
   }
 
   awaitable<Result<Answer>> ask(serve::HostPort server) {
-    const Json body{{"prompt", options_.prompt}, {"max_tokens", options_.tokens}, {"temperature", 0}, {"seed", 1}, {"cache_prompt", false}, {"logprobs", 5}};
+    const Json body{{"prompt", options_.prompt}, {"max_tokens", options_.tokens},
+                    {"temperature", 0},          {"seed", 1},
+                    {"cache_prompt", false},     {"logprobs", 5}};
     auto json = co_await serve::http_json(server, "/v1/completions", body.dump(), answer_limit);
     if (!json) co_return pass(json);
     const auto& choice = (*json)["choices"][0];
@@ -275,8 +301,9 @@ class Demo {
     progress_.state("running the same model on plain llama-server");
     auto address = serve::claim_port({"127.0.0.1", 0});
     if (!address) co_return pass(address);
-    std::vector<std::string> argv{server_.string(), "--model", model_.string(), "--host", address->host, "--port", std::to_string(address->port),
-                                  "--device", "none", "--fit", "off"};
+    std::vector<std::string> argv{
+        server_.string(), "--model", model_.string(), "--host", address->host, "--port", std::to_string(address->port),
+        "--device",       "none",    "--fit",         "off"};
     for (auto& argument : engine_arguments()) argv.push_back(std::move(argument));
     if (options_.no_repack) argv.emplace_back("--no-repack");
     auto child = Child::start(command(std::move(argv)), folder_ / "local.log");
@@ -284,7 +311,8 @@ class Demo {
     local_.emplace(std::move(*child));
     if (auto healthy = co_await wait_for_health(*address); !healthy) co_return pass(healthy);
     auto answer = co_await ask(*address);
-    if (answer) progress_.line(std::format("plain llama-server answered: {:.0f} tokens at {:.1f} tokens/s", answer->tokens, answer->tokens_per_s));
+    if (answer)
+      progress_.line(std::format("plain llama-server answered: {:.0f} tokens at {:.1f} tokens/s", answer->tokens, answer->tokens_per_s));
     co_return answer;
   }
 
@@ -306,15 +334,18 @@ class Demo {
     Json bytes{{"layers", Json::object()}, {"workers", Json::object()}};
     double out = 0, back = 0;
     for (const auto& layer : summary["layers"]) {
-      bytes["layers"][serve::text_of(layer, "layer")] = {{"out_per_token", layer["bytes_out_per_token"]}, {"back_per_token", layer["bytes_back_per_token"]}};
+      bytes["layers"][serve::text_of(layer, "layer")] = {{"out_per_token", layer["bytes_out_per_token"]},
+                                                         {"back_per_token", layer["bytes_back_per_token"]}};
       out += serve::number_of(layer, "bytes_out_per_token");
       back += serve::number_of(layer, "bytes_back_per_token");
     }
     bytes["out_per_token"] = out;
     bytes["back_per_token"] = back;
     for (const auto& worker : summary["workers"]) {
-      bytes["workers"][serve::text_of(worker, "name")] = {{"out", worker["bytes_out"]}, {"back", worker["bytes_back"]},
-                                                          {"out_per_token", worker["bytes_out_per_token"]}, {"back_per_token", worker["bytes_back_per_token"]}};
+      bytes["workers"][serve::text_of(worker, "name")] = {{"out", worker["bytes_out"]},
+                                                          {"back", worker["bytes_back"]},
+                                                          {"out_per_token", worker["bytes_out_per_token"]},
+                                                          {"back_per_token", worker["bytes_back_per_token"]}};
     }
     Json workers = summary["workers"];
     for (auto& worker : workers) {
@@ -360,16 +391,20 @@ void print(const DemoOptions& options, const Json& result) {
               identical ? "yes" : "no", serve::number_of(result, "tokens"), exact ? "" : "; this mode or wire type rounds differently");
   std::printf("%s\n", serve::account_tables({{"layers", result["layers"]}, {"workers", result["workers"]}}).c_str());
   const auto& bytes = result["bytes"];
-  std::printf("all layers: %s out and %s back a token (%.1f %% of it activations)\n", serve::human_bytes(serve::number_of(bytes, "out_per_token")).c_str(),
-              serve::human_bytes(serve::number_of(bytes, "back_per_token")).c_str(), 100 * serve::number_of(result["total"], "payload_share"));
+  std::printf("all layers: %s out and %s back a token (%.1f %% of it activations)\n",
+              serve::human_bytes(serve::number_of(bytes, "out_per_token")).c_str(),
+              serve::human_bytes(serve::number_of(bytes, "back_per_token")).c_str(),
+              100 * serve::number_of(result["total"], "payload_share"));
   std::printf("generation: %.1f tokens/s with %d workers, %.1f tokens/s locally; %d thread(s) a process, all on this one machine\n",
-              serve::number_of(result, "tokens_per_s"), options.workers, serve::number_of(result, "tokens_per_s_local"), result["threads"].get<int>());
+              serve::number_of(result, "tokens_per_s"), options.workers, serve::number_of(result, "tokens_per_s_local"),
+              result["threads"].get<int>());
 }
 
 Result<Json> demonstrate(const DemoOptions& options) {
   if (auto mode = wire::parse_combine_mode(options.mode); !mode) return pass(mode);
   if (auto type = wire::parse_row_type(options.wire); !type) return pass(type);
-  auto model = options.model.empty() ? serve::find_bundled_model("tinymoe-a-q4_k_s.gguf") : serve::existing_file(options.model, "the model");
+  auto model =
+      options.model.empty() ? serve::find_bundled_model("tinymoe-a-q4_k_s.gguf") : serve::existing_file(options.model, "the model");
   if (!model) return pass(model);
   auto anatomy = engine::read_anatomy(*model);
   if (!anatomy) return pass(anatomy);
@@ -386,7 +421,8 @@ Result<Json> demonstrate(const DemoOptions& options) {
     std::error_code error;
     fs::create_directories(options.keep_logs, error);
     for (const auto& entry : fs::directory_iterator(folder->path(), error)) {
-      if (entry.path().extension() == ".log") fs::copy(entry.path(), fs::path(options.keep_logs) / entry.path().filename(), fs::copy_options::overwrite_existing, error);
+      if (entry.path().extension() == ".log")
+        fs::copy(entry.path(), fs::path(options.keep_logs) / entry.path().filename(), fs::copy_options::overwrite_existing, error);
     }
     if (error) std::fprintf(stderr, "linkcpp: the logs could not be kept in %s: %s\n", options.keep_logs.c_str(), error.message().c_str());
   }
@@ -403,8 +439,9 @@ int run(const DemoOptions& options) {
   }
   const bool must_be_identical = options.mode == "raw" && options.wire == "f32";
   if (!must_be_identical || (*result)["identical"].get<bool>()) return 0;
-  return report({ErrorKind::internal, "the swarm's answer differs from the local one, although raw F32 must not; is a BLAS backend of ggml installed? "
-                                      "It takes matrices of the local run only (Debian: libggml0-backend-blas)"});
+  return report({ErrorKind::internal,
+                 "the swarm's answer differs from the local one, although raw F32 must not; is a BLAS backend of ggml installed? "
+                 "It takes matrices of the local run only (Debian: libggml0-backend-blas)"});
 }
 
 }  // namespace
@@ -412,21 +449,30 @@ int run(const DemoOptions& options) {
 void setup_demo(CLI::App& root, Action& chosen) {
   auto o = std::make_shared<DemoOptions>();
   auto* command = root.add_subcommand("demo", "Run a whole swarm on this machine and compare it with the model run locally");
-  command->add_option("--model,-m", o->model, "GGUF of a Mixture-of-Experts model (default: the one that comes along)")->envname("LINKCPP_DEMO_MODEL");
-  command->add_option("--workers", o->workers, "Worker processes, each with its share of the experts")->check(CLI::Range(1, 64))->capture_default_str();
+  command->add_option("--model,-m", o->model, "GGUF of a Mixture-of-Experts model (default: the one that comes along)")
+      ->envname("LINKCPP_DEMO_MODEL");
+  command->add_option("--workers", o->workers, "Worker processes, each with its share of the experts")
+      ->check(CLI::Range(1, 64))
+      ->capture_default_str();
   command->add_option("--mode", o->mode, "raw (bit-identical) or sum (fewer bytes back)")->capture_default_str();
   command->add_option("--wire", o->wire, "Type of activations on the wire: f32, f16, int8 or fp8")->capture_default_str();
   command->add_option("--prompt", o->prompt, "What to continue")->capture_default_str();
   command->add_option("--tokens", o->tokens, "Tokens to generate")->check(CLI::Range(1, 900))->capture_default_str();
-  command->add_option("--threads", o->threads, "Threads of each process (default: the cores shared out, at least 1)")->check(CLI::Range(0, 1024));
+  command->add_option("--threads", o->threads, "Threads of each process (default: the cores shared out, at least 1)")
+      ->check(CLI::Range(0, 1024));
   command->add_flag("--no-repack,!--repack", o->no_repack,
                     "Whether the CPU may rearrange weights for speed, in the swarm and locally alike (default: it may not)");
-  command->add_option("--llama-server", o->llama_server, "The engine's server: a path, or a name in PATH")->envname("LINKCPP_LLAMA_SERVER")->capture_default_str();
-  command->add_option("--plugin", o->plugin, "libggml-linkcpp.so (default: the one that belongs to this program)")->envname("LINKCPP_PLUGIN");
+  command->add_option("--llama-server", o->llama_server, "The engine's server: a path, or a name in PATH")
+      ->envname("LINKCPP_LLAMA_SERVER")
+      ->capture_default_str();
+  command->add_option("--plugin", o->plugin, "libggml-linkcpp.so (default: the one that belongs to this program)")
+      ->envname("LINKCPP_PLUGIN");
   command->add_option("--keep-logs", o->keep_logs, "Copy the logs of all processes to this folder");
-  command->add_flag("--json", o->json, "Print a JSON object: text, identical, tokens_per_s, tokens_per_s_local, layers, bytes, workers, ...");
-  command->footer("Every part is a real process: a backbone (linkcpp serve, with llama-server and the plugin), the workers, TLS between them.\n"
-                  "Exit code 1 if raw F32 is not identical to the local run.");
+  command->add_flag("--json", o->json,
+                    "Print a JSON object: text, identical, tokens_per_s, tokens_per_s_local, layers, bytes, workers, ...");
+  command->footer(
+      "Every part is a real process: a backbone (linkcpp serve, with llama-server and the plugin), the workers, TLS between them.\n"
+      "Exit code 1 if raw F32 is not identical to the local run.");
   command->callback([o, &chosen] { chosen = [o] { return run(*o); }; });
 }
 

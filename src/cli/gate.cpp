@@ -85,7 +85,8 @@ class LineSource {
 
 class Gate {
  public:
-  Gate(const GateOptions& options, engine::Anatomy anatomy, fs::path text, fs::path plugin, fs::path program, net::Identity identity, fs::path home, fs::path folder)
+  Gate(const GateOptions& options, engine::Anatomy anatomy, fs::path text, fs::path plugin, fs::path program, net::Identity identity,
+       fs::path home, fs::path folder)
       : options_(options),
         anatomy_(std::move(anatomy)),
         text_(std::move(text)),
@@ -97,7 +98,8 @@ class Gate {
         progress_(false) {}
 
   Result<gate::Record> run() {
-    gate::Record record{.model = anatomy_.digest, .model_name = anatomy_.name, .engine = engine::engine_version(), .thresholds = options_.thresholds};
+    gate::Record record{
+        .model = anatomy_.digest, .model_name = anatomy_.name, .engine = engine::engine_version(), .thresholds = options_.thresholds};
     record.date = std::format("{:%FT%TZ}", std::chrono::floor<std::chrono::seconds>(std::chrono::system_clock::now()));
     auto digest = digest_of_text();
     if (!digest) return pass(digest);
@@ -148,7 +150,8 @@ class Gate {
     const std::uint64_t needed = chunks * (options_.chunk / 2) * sizeof(float) * anatomy_vocab();
     if (!error && room.available < needed) {
       return fail(ErrorKind::io, "the reference needs about {} in '{}', {} are free: set TMPDIR to a larger folder, or lower --chunks",
-                  serve::human_bytes(static_cast<double>(needed)), folder_.string(), serve::human_bytes(static_cast<double>(room.available)));
+                  serve::human_bytes(static_cast<double>(needed)), folder_.string(),
+                  serve::human_bytes(static_cast<double>(room.available)));
     }
     return {};
   }
@@ -161,8 +164,9 @@ class Gate {
   }
 
   [[nodiscard]] serve::Command run_command(const std::string& device) const {
-    serve::Command command = clean_command({program_.string(), "gate-run", "--model", options_.model, "--device", device, "--threads", std::to_string(threads()),
-                                            "--text", text_.string(), "--chunk", std::to_string(options_.chunk), "--chunks", std::to_string(options_.chunks)});
+    serve::Command command =
+        clean_command({program_.string(), "gate-run", "--model", options_.model, "--device", device, "--threads", std::to_string(threads()),
+                       "--text", text_.string(), "--chunk", std::to_string(options_.chunk), "--chunks", std::to_string(options_.chunks)});
     if (!options_.repack) command.argv.emplace_back("--no-repack");
     return command;
   }
@@ -210,8 +214,9 @@ class Gate {
     const auto token = net::JoinToken{identity_.key(), *secret, {listen_}}.encode();
     for (int i = 1; i <= options_.workers; ++i) {
       const auto name = std::format("gate-worker-{}", i);
-      auto command = clean_command({program_.string(), "worker", "--model", options_.model, "--experts", std::format("{}/{}", i, options_.workers), "--name", name,
-                                    "--home", (folder_ / name).string(), "--threads", std::to_string(threads())});
+      auto command =
+          clean_command({program_.string(), "worker", "--model", options_.model, "--experts", std::format("{}/{}", i, options_.workers),
+                         "--name", name, "--home", (folder_ / name).string(), "--threads", std::to_string(threads())});
       if (!options_.device.empty()) command.argv.insert(command.argv.end(), {"--device", options_.device});
       command.env["LINKCPP_TOKEN"] = token;  // not an argument, which everybody on the machine could read
       auto child = Child::start(std::move(command), folder_ / (name + ".log"));
@@ -256,11 +261,13 @@ class Gate {
       for (std::size_t i = 0; i < workers_.size(); ++i) {
         if (auto alive = workers_[i].check(std::format("worker {}", i + 1)); !alive) return pass(alive);
       }
-      if (interrupted != 0) return fail(ErrorKind::unavailable, "the gate was interrupted; everything it started is stopped, no record was written");
+      if (interrupted != 0)
+        return fail(ErrorKind::unavailable, "the gate was interrupted; everything it started is stopped, no record was written");
       const auto waited = std::chrono::steady_clock::now() - start;
       const std::string missing = swarm.missing();
       if (!begun && !missing.empty() && waited > std::chrono::seconds(options_.wait_s)) {
-        return fail(ErrorKind::timeout, "waited {} s for workers; missing: {}. Start workers that hold them, or raise --wait", options_.wait_s, missing);
+        return fail(ErrorKind::timeout, "waited {} s for workers; missing: {}. Start workers that hold them, or raise --wait",
+                    options_.wait_s, missing);
       }
       progress_.state(std::format("{}: {}", what, !begun && !missing.empty() ? "waiting for experts: " + missing : state));
       std::array<pollfd, 2> polled{pollfd{out.fd(), POLLIN, 0}, pollfd{status.fd(), POLLIN, 0}};
@@ -280,7 +287,8 @@ class Gate {
   static void note_line(std::string_view line, RunOutcome& outcome, std::string& state, std::optional<Error>& damaged) {
     const Json json = Json::parse(line, nullptr, false);
     if (!json.is_object()) return;
-    if (json.contains("chunk")) state = std::format("chunk {:.0f} of {:.0f}", serve::number_of(json, "chunk"), serve::number_of(json, "of"));
+    if (json.contains("chunk"))
+      state = std::format("chunk {:.0f} of {:.0f}", serve::number_of(json, "chunk"), serve::number_of(json, "of"));
     if (!json.contains("figures")) return;
     auto figures = gate::figures_from_json(json["figures"]);
     if (figures) {
@@ -308,9 +316,11 @@ Result<> check_names(const GateOptions& options) {
     if (auto parsed = wire::parse_row_type(type); !parsed) return pass(parsed);
   }
   if (options.workers == 0 && options.listen == "127.0.0.1:0" && options.dial.empty()) {
-    return fail(ErrorKind::invalid_input, "with --workers 0 name where other workers can join (--listen 0.0.0.0:7101), or whom to dial (--worker HOST:PORT)");
+    return fail(ErrorKind::invalid_input,
+                "with --workers 0 name where other workers can join (--listen 0.0.0.0:7101), or whom to dial (--worker HOST:PORT)");
   }
-  if (options.workers > 0 && options.listen == "none") return fail(ErrorKind::invalid_input, "workers of this machine need --listen, on loopback at least");
+  if (options.workers > 0 && options.listen == "none")
+    return fail(ErrorKind::invalid_input, "workers of this machine need --listen, on loopback at least");
   return {};
 }
 
@@ -325,12 +335,16 @@ Result<fs::path> find_text(const std::string& given) {
 }
 
 void print_table(const gate::Record& record) {
-  std::vector<std::vector<std::string>> rows{{"setting", "rows", "same top token", "mean cosine", "worst cosine", "mean KLD", "perplexity ratio", "verdict"}};
+  std::vector<std::vector<std::string>> rows{
+      {"setting", "rows", "same top token", "mean cosine", "worst cosine", "mean KLD", "perplexity ratio", "verdict"}};
   for (const auto& row : record.rows) {
     const auto& f = row.figures;
-    rows.push_back({to_string(row.setting), std::to_string(f.rows), std::format("{:.3f} %", 100 * f.argmax_agreement), std::format("{:.7f}", f.mean_cosine),
-                    std::format("{:.6f}", f.worst_cosine), std::format("{:.2e}", f.mean_kld), std::format("{:.6f}", f.perplexity_ratio),
-                    !row.passed ? "fails" : f.identical() ? "passes, every bit equal" : "passes"});
+    rows.push_back({to_string(row.setting), std::to_string(f.rows), std::format("{:.3f} %", 100 * f.argmax_agreement),
+                    std::format("{:.7f}", f.mean_cosine), std::format("{:.6f}", f.worst_cosine), std::format("{:.2e}", f.mean_kld),
+                    std::format("{:.6f}", f.perplexity_ratio),
+                    !row.passed     ? "fails"
+                    : f.identical() ? "passes, every bit equal"
+                                    : "passes"});
   }
   std::printf("%s", serve::table(rows).c_str());
   for (const auto& row : record.rows) {
@@ -341,11 +355,19 @@ void print_table(const gate::Record& record) {
 Json to_json(const gate::Record& record, const std::string& file) {
   Json rows = Json::array();
   for (const auto& row : record.rows) {
-    rows.push_back({{"mode", wire::to_string(row.setting.mode)}, {"wire", wire::to_string(row.setting.type)}, {"figures", gate::to_json(row.figures)},
-                    {"identical", row.figures.identical()}, {"passed", row.passed}, {"misses", row.misses}});
+    rows.push_back({{"mode", wire::to_string(row.setting.mode)},
+                    {"wire", wire::to_string(row.setting.type)},
+                    {"figures", gate::to_json(row.figures)},
+                    {"identical", row.figures.identical()},
+                    {"passed", row.passed},
+                    {"misses", row.misses}});
   }
-  return {{"model", wire::to_hex(record.model)}, {"engine", record.engine}, {"devices", record.devices}, {"thresholds", gate::to_json(record.thresholds)},
-          {"rows", std::move(rows)}, {"record", file.empty() ? Json() : Json(file)}};
+  return {{"model", wire::to_hex(record.model)},
+          {"engine", record.engine},
+          {"devices", record.devices},
+          {"thresholds", gate::to_json(record.thresholds)},
+          {"rows", std::move(rows)},
+          {"record", file.empty() ? Json() : Json(file)}};
 }
 
 Result<int> run_gate(const GateOptions& given) {
@@ -356,7 +378,8 @@ Result<int> run_gate(const GateOptions& given) {
   options.model = model->string();
   auto anatomy = engine::read_anatomy(options.model);
   if (!anatomy) return pass(anatomy);
-  if (anatomy->layers.empty()) return fail(ErrorKind::invalid_input, "'{}' has no routed experts: there is nothing to dispatch", options.model);
+  if (anatomy->layers.empty())
+    return fail(ErrorKind::invalid_input, "'{}' has no routed experts: there is nothing to dispatch", options.model);
   auto text = find_text(options.text);
   if (!text) return pass(text);
   auto plugin = serve::find_plugin(options.plugin);
@@ -386,7 +409,7 @@ Result<int> run_gate(const GateOptions& given) {
 }
 
 int run(const GateOptions& options) {
-  struct sigaction action {};
+  struct sigaction action{};
   action.sa_handler = [](int) { interrupted = 1; };
   for (const int signal : {SIGINT, SIGTERM, SIGHUP}) sigaction(signal, &action, nullptr);
   const auto code = run_gate(options);
@@ -394,10 +417,14 @@ int run(const GateOptions& options) {
 }
 
 void add_threshold_options(CLI::App& command, gate::Thresholds& t) {
-  command.add_option("--min-argmax", t.argmax_agreement, "Least share of positions with the same most likely token")->check(CLI::Range(0.0, 1.0))->capture_default_str();
+  command.add_option("--min-argmax", t.argmax_agreement, "Least share of positions with the same most likely token")
+      ->check(CLI::Range(0.0, 1.0))
+      ->capture_default_str();
   command.add_option("--min-cosine", t.mean_cosine, "Least mean cosine of the logits")->check(CLI::Range(-1.0, 1.0))->capture_default_str();
   command.add_option("--max-kld", t.mean_kld, "Largest mean KL divergence, in nats")->check(CLI::NonNegativeNumber)->capture_default_str();
-  command.add_option("--max-ppl-ratio", t.perplexity_ratio, "Largest ratio of perplexities")->check(CLI::PositiveNumber)->capture_default_str();
+  command.add_option("--max-ppl-ratio", t.perplexity_ratio, "Largest ratio of perplexities")
+      ->check(CLI::PositiveNumber)
+      ->capture_default_str();
 }
 
 }  // namespace
@@ -405,33 +432,49 @@ void add_threshold_options(CLI::App& command, gate::Thresholds& t) {
 void setup_gate(CLI::App& root, Action& chosen) {
   auto o = std::make_shared<GateOptions>();
   o->listen = "127.0.0.1:0";
-  auto* command = root.add_subcommand("gate", "Compare a model over workers with the same model run locally; record which wire types it may use");
+  auto* command =
+      root.add_subcommand("gate", "Compare a model over workers with the same model run locally; record which wire types it may use");
   command->add_option("model", o->model, "GGUF of a Mixture-of-Experts model")->required();
-  command->add_option("--text", o->text, "Text to evaluate; should resemble what the model is used for (default: a held-out novel that comes along)");
-  command->add_option("--chunk", o->chunk, "Tokens a chunk; the second half of each counts")->check(CLI::Range(16, 65536))->capture_default_str();
+  command->add_option("--text", o->text,
+                      "Text to evaluate; should resemble what the model is used for (default: a held-out novel that comes along)");
+  command->add_option("--chunk", o->chunk, "Tokens a chunk; the second half of each counts")
+      ->check(CLI::Range(16, 65536))
+      ->capture_default_str();
   command->add_option("--chunks", o->chunks, "Most chunks")->check(CLI::Range(1, 100000))->capture_default_str();
   command->add_option("--mode", o->modes, "Combine modes to try: raw, sum")->delimiter(',')->capture_default_str();
   command->add_option("--wire", o->wires, "Wire types to try: f32, f16, int8, fp8")->delimiter(',')->capture_default_str();
-  command->add_option("--workers", o->workers, "Worker processes to start on this machine; 0: others join or are dialled")->check(CLI::Range(0, 64))->capture_default_str();
+  command->add_option("--workers", o->workers, "Worker processes to start on this machine; 0: others join or are dialled")
+      ->check(CLI::Range(0, 64))
+      ->capture_default_str();
   command->add_option("--device", o->device, "Device of those workers (`linkcpp worker --list-devices`; default: the CPU)");
-  command->add_option("--listen", o->listen, "HOST:PORT where workers join with the token of `linkcpp token`, or none")->capture_default_str();
+  command->add_option("--listen", o->listen, "HOST:PORT where workers join with the token of `linkcpp token`, or none")
+      ->capture_default_str();
   command->add_option("--worker", o->dial, "HOST:PORT of a worker that listens (repeat for more)");
-  command->add_option("--threads", o->threads, "Threads of each process (default: the cores shared out, at least 1)")->check(CLI::Range(0, 1024));
-  command->add_flag("--no-repack,!--repack", [o](std::int64_t count) { o->repack = count <= 0; }, "Keep the file's layout of all weights, on both sides");
-  command->add_option("--wait", o->wait_s, "Seconds to wait for workers that hold all experts")->check(CLI::Range(1, 86400))->capture_default_str();
-  command->add_option("--deadline", o->deadline_ms, "Milliseconds for one layer of a chunk")->check(CLI::Range(100, 3'600'000))->capture_default_str();
+  command->add_option("--threads", o->threads, "Threads of each process (default: the cores shared out, at least 1)")
+      ->check(CLI::Range(0, 1024));
+  command->add_flag(
+      "--no-repack,!--repack", [o](std::int64_t count) { o->repack = count <= 0; }, "Keep the file's layout of all weights, on both sides");
+  command->add_option("--wait", o->wait_s, "Seconds to wait for workers that hold all experts")
+      ->check(CLI::Range(1, 86400))
+      ->capture_default_str();
+  command->add_option("--deadline", o->deadline_ms, "Milliseconds for one layer of a chunk")
+      ->check(CLI::Range(100, 3'600'000))
+      ->capture_default_str();
   add_threshold_options(*command, o->thresholds);
   command->add_option("--home", o->home, "Folder of the backbone's identity and records")->envname("LINKCPP_HOME");
-  command->add_option("--plugin", o->plugin, "libggml-linkcpp.so (default: the one that belongs to this program)")->envname("LINKCPP_PLUGIN");
+  command->add_option("--plugin", o->plugin, "libggml-linkcpp.so (default: the one that belongs to this program)")
+      ->envname("LINKCPP_PLUGIN");
   command->add_flag("--dry-run", o->dry, "Write no record");
   command->add_flag("--strict", o->strict, "Exit code 5 if any setting fails");
-  command->add_flag("--json", o->json, "Print a JSON object: model, engine, devices, thresholds, rows (mode, wire, figures, passed, misses), record");
-  command->footer("Examples:\n"
-                  "  linkcpp gate model.gguf                                      all modes and wire types, two workers on this machine\n"
-                  "  linkcpp gate model.gguf --text mail.txt --chunks 64           on text like that of your users\n"
-                  "  linkcpp gate model.gguf --workers 0 --listen 0.0.0.0:7101     with the workers that will serve it, whatever their devices\n\n"
-                  "The record is signed with this backbone's key and holds for this model, engine version and the kinds of devices that computed.\n"
-                  "`linkcpp serve --wire auto` picks the smallest wire type that passed. docs/accuracy.md argues the limits.");
+  command->add_flag("--json", o->json,
+                    "Print a JSON object: model, engine, devices, thresholds, rows (mode, wire, figures, passed, misses), record");
+  command->footer(
+      "Examples:\n"
+      "  linkcpp gate model.gguf                                      all modes and wire types, two workers on this machine\n"
+      "  linkcpp gate model.gguf --text mail.txt --chunks 64           on text like that of your users\n"
+      "  linkcpp gate model.gguf --workers 0 --listen 0.0.0.0:7101     with the workers that will serve it, whatever their devices\n\n"
+      "The record is signed with this backbone's key and holds for this model, engine version and the kinds of devices that computed.\n"
+      "`linkcpp serve --wire auto` picks the smallest wire type that passed. docs/accuracy.md argues the limits.");
   command->callback([o, &chosen] { chosen = [o] { return run(*o); }; });
 }
 

@@ -39,7 +39,9 @@ Range expert_bytes(const engine::Anatomy& anatomy) {
   return range;
 }
 
-std::uint32_t most_experts(const engine::Anatomy& anatomy) { return std::ranges::max_element(anatomy.layers, {}, &engine::MoeLayer::n_expert)->n_expert; }
+std::uint32_t most_experts(const engine::Anatomy& anatomy) {
+  return std::ranges::max_element(anatomy.layers, {}, &engine::MoeLayer::n_expert)->n_expert;
+}
 
 /// Blocks with experts: a block with a second set of experts counts once.
 std::size_t moe_blocks(const engine::Anatomy& anatomy) {
@@ -68,8 +70,10 @@ Holding holding(const engine::Anatomy& anatomy, double budget_gib) {
   const std::uint32_t all = high;
   while (low < high) {
     const std::uint32_t middle = low + (high - low + 1) / 2;
-    if (static_cast<double>(holding_bytes(anatomy, middle)) <= budget_gib * gib) low = middle;
-    else high = middle - 1;
+    if (static_cast<double>(holding_bytes(anatomy, middle)) <= budget_gib * gib)
+      low = middle;
+    else
+      high = middle - 1;
   }
   result.experts = low;
   result.bytes = holding_bytes(anatomy, low);
@@ -100,19 +104,23 @@ std::vector<std::uint32_t> worker_counts(const InspectOptions& options, std::uin
 }
 
 std::string range_text(const Range& range) {
-  const std::string least = serve::human_bytes(static_cast<double>(range.least)), most = serve::human_bytes(static_cast<double>(range.most));
+  const std::string least = serve::human_bytes(static_cast<double>(range.least)),
+                    most = serve::human_bytes(static_cast<double>(range.most));
   return range.least == range.most ? least : std::format("{} to {}, by layer", least, most);
 }
 
 std::string types_text(const std::map<std::string, std::uint64_t>& types) {
   std::string text;
-  for (const auto& [type, bytes] : types) text += std::format("{}{} {}", text.empty() ? "" : ", ", type, serve::human_bytes(static_cast<double>(bytes)));
+  for (const auto& [type, bytes] : types)
+    text += std::format("{}{} {}", text.empty() ? "" : ", ", type, serve::human_bytes(static_cast<double>(bytes)));
   return text.empty() ? "none" : text;
 }
 
 std::string plural(std::uint64_t n, std::string_view noun) { return std::format("{} {}{}", n, noun, n == 1 ? "" : "s"); }
 
-void print_line(std::string_view label, const std::string& value) { std::printf("  %-14s %s\n", std::string(label).c_str(), value.c_str()); }
+void print_line(std::string_view label, const std::string& value) {
+  std::printf("  %-14s %s\n", std::string(label).c_str(), value.c_str());
+}
 
 void print_indented(const Rows& rows) {
   const std::string text = serve::table(rows);
@@ -126,7 +134,8 @@ void print_indented(const Rows& rows) {
 void print_model(const engine::Anatomy& anatomy) {
   std::printf("%s\n", serve::printable(anatomy.name.empty() ? anatomy.files[0].filename().string() : anatomy.name).c_str());
   print_line("architecture", anatomy.architecture);
-  print_line("files", anatomy.files.size() == 1 ? anatomy.files[0].string() : std::format("{} parts, {} ...", anatomy.files.size(), anatomy.files[0].string()));
+  print_line("files", anatomy.files.size() == 1 ? anatomy.files[0].string()
+                                                : std::format("{} parts, {} ...", anatomy.files.size(), anatomy.files[0].string()));
   const std::size_t moe = moe_blocks(anatomy);
   print_line("layers", std::format("{}: {} with experts, {} dense", anatomy.n_layer, moe, anatomy.n_layer - moe));
   print_line("experts", std::format("{} a layer, top {} used a token{}", most_experts(anatomy), anatomy.top_k,
@@ -138,7 +147,8 @@ void print_model(const engine::Anatomy& anatomy) {
 
 void print_weights(const engine::Anatomy& anatomy) {
   const auto percent = [&](std::uint64_t bytes) {
-    return std::format("{} ({:.1f} %)", serve::human_bytes(static_cast<double>(bytes)), 100.0 * static_cast<double>(bytes) / static_cast<double>(anatomy.total_bytes));
+    return std::format("{} ({:.1f} %)", serve::human_bytes(static_cast<double>(bytes)),
+                       100.0 * static_cast<double>(bytes) / static_cast<double>(anatomy.total_bytes));
   };
   std::printf("\nWeights\n");
   print_line("one expert", range_text(expert_bytes(anatomy)));
@@ -154,7 +164,8 @@ void print_holdings(const engine::Anatomy& anatomy, const InspectOptions& option
   for (const double budget : budgets) {
     const Holding held = holding(anatomy, budget);
     rows.push_back({std::format("{:g} GiB", budget), held.experts == 0 ? "less than 1" : std::format("{} of {}", held.experts, all),
-                    serve::human_bytes(static_cast<double>(held.bytes)), held.workers == 0 ? "hold fewer layers" : std::to_string(held.workers)});
+                    serve::human_bytes(static_cast<double>(held.bytes)),
+                    held.workers == 0 ? "hold fewer layers" : std::to_string(held.workers)});
     if (held.experts == all) break;  // more memory holds no more
   }
   std::printf("\nWhat a worker can hold (the same experts of every layer)\n");
@@ -183,9 +194,12 @@ void print_wire(const engine::Anatomy& anatomy, const InspectOptions& options) {
   }
   std::printf("\nBytes a layer and token, all touched workers together (frames with their headers, before encryption)\n");
   print_indented(rows);
-  std::printf("  raw: every expert's row comes back, bit-identical to local; sum: one partial sum a touched worker.\n"
-              "  A token passes %s with experts, one after the other.\n", plural(moe_blocks(anatomy), "layer").c_str());
-  if (options.workers > anatomy.top_k) std::printf("  A token touches at most %u workers, since it uses %u experts.\n", anatomy.top_k, anatomy.top_k);
+  std::printf(
+      "  raw: every expert's row comes back, bit-identical to local; sum: one partial sum a touched worker.\n"
+      "  A token passes %s with experts, one after the other.\n",
+      plural(moe_blocks(anatomy), "layer").c_str());
+  if (options.workers > anatomy.top_k)
+    std::printf("  A token touches at most %u workers, since it uses %u experts.\n", anatomy.top_k, anatomy.top_k);
 }
 
 nlohmann::json layers_json(const engine::Anatomy& anatomy) {
@@ -236,7 +250,8 @@ nlohmann::json to_json(const engine::Anatomy& anatomy, const InspectOptions& opt
   auto holdings = nlohmann::json::array();
   for (const double budget : options.budgets) {
     const Holding held = holding(anatomy, budget);
-    holdings.push_back({{"memory_gib", budget}, {"experts_per_layer", held.experts}, {"bytes", held.bytes}, {"workers_to_cover", held.workers}});
+    holdings.push_back(
+        {{"memory_gib", budget}, {"experts_per_layer", held.experts}, {"bytes", held.bytes}, {"workers_to_cover", held.workers}});
   }
   const Range expert = expert_bytes(anatomy);
   return {{"name", anatomy.name},
@@ -295,12 +310,13 @@ void setup_inspect(CLI::App& root, Action& chosen) {
   const auto formatter = std::make_shared<CLI::Formatter>();
   formatter->enable_footer_formatting(false);  // examples keep their lines
   command->formatter(formatter);
-  command->footer("Reads the header, the routers and samples of the experts; nothing is loaded. Examples:\n"
-                  "  linkcpp inspect model.gguf                       the whole page\n"
-                  "  linkcpp inspect big-00001-of-00009.gguf          a model in parts: all parts are found and checked\n"
-                  "  linkcpp inspect model.gguf --memory 12 --memory 80   can these two machines hold a useful share?\n"
-                  "  linkcpp inspect model.gguf --json | jq '.wire[] | select(.mode == \"sum\")'\n"
-                  "A dense model (without routed experts) is refused: there is nothing to hand out.");
+  command->footer(
+      "Reads the header, the routers and samples of the experts; nothing is loaded. Examples:\n"
+      "  linkcpp inspect model.gguf                       the whole page\n"
+      "  linkcpp inspect big-00001-of-00009.gguf          a model in parts: all parts are found and checked\n"
+      "  linkcpp inspect model.gguf --memory 12 --memory 80   can these two machines hold a useful share?\n"
+      "  linkcpp inspect model.gguf --json | jq '.wire[] | select(.mode == \"sum\")'\n"
+      "A dense model (without routed experts) is refused: there is nothing to hand out.");
   command->callback([options, &chosen] { chosen = [options] { return run(*options); }; });
 }
 

@@ -11,14 +11,21 @@ namespace linkcpp::cli {
 
 int exit_code(ErrorKind kind) {
   switch (kind) {
-    case ErrorKind::invalid_input: return 2;
+    case ErrorKind::invalid_input:
+      return 2;
     case ErrorKind::not_found:
-    case ErrorKind::unavailable: return 3;
-    case ErrorKind::unauthorized: return 4;
-    case ErrorKind::incompatible: return 5;
-    case ErrorKind::timeout: return 6;
-    case ErrorKind::io: return 7;
-    case ErrorKind::internal: break;
+    case ErrorKind::unavailable:
+      return 3;
+    case ErrorKind::unauthorized:
+      return 4;
+    case ErrorKind::incompatible:
+      return 5;
+    case ErrorKind::timeout:
+      return 6;
+    case ErrorKind::io:
+      return 7;
+    case ErrorKind::internal:
+      break;
   }
   return 1;
 }
@@ -41,21 +48,24 @@ std::vector<std::string> split_passed_on(std::vector<std::string>& arguments) {
 
 int run(std::vector<std::string> arguments) {
   const auto passed_on = split_passed_on(arguments);
-  CLI::App app{"linkcpp serves Mixture-of-Experts models whose experts live on other people's machines.\n"
-               "A backbone runs an unmodified llama-server; workers hold the routed experts.\n\n"
-               "  linkcpp demo                     the whole swarm on this machine, with the model that comes along\n"
-               "  linkcpp token                    on the backbone: print the token that lets a worker join\n"
-               "  linkcpp worker --join TOKEN ...  on a worker: hold experts and compute them\n"
-               "  linkcpp serve --model FILE       on the backbone: an OpenAI-compatible server over the swarm"};
+  CLI::App app{
+      "linkcpp serves Mixture-of-Experts models whose experts live on other people's machines.\n"
+      "A backbone runs an unmodified llama-server; workers hold the routed experts.\n\n"
+      "  linkcpp demo                     the whole swarm on this machine, with the model that comes along\n"
+      "  linkcpp token                    on the backbone: print the token that lets a worker join\n"
+      "  linkcpp worker --join TOKEN ...  on a worker: hold experts and compute them\n"
+      "  linkcpp serve --model FILE       on the backbone: an OpenAI-compatible server over the swarm"};
   app.name("linkcpp");
   // Descriptions and footers hold examples, line by line: the parser must not fill them into paragraphs.
   app.get_formatter()->enable_description_formatting(false);
   app.get_formatter()->enable_footer_formatting(false);
   app.require_subcommand(1);
   app.set_version_flag("--version", std::string("linkcpp ") + LINKCPP_VERSION + ", " + engine::engine_version());
-  app.set_config("--config", "", "Read options from a TOML file: [subcommand] sections with the long option names")->envname("LINKCPP_CONFIG_FILE");
-  app.footer("Every option can also be given in the file of --config. Exit codes: 0 done, 1 internal error, 2 wrong usage or input,\n"
-             "3 something is missing, 4 refused, 5 incompatible versions or models, 6 deadline passed, 7 input/output error.");
+  app.set_config("--config", "", "Read options from a TOML file: [subcommand] sections with the long option names")
+      ->envname("LINKCPP_CONFIG_FILE");
+  app.footer(
+      "Every option can also be given in the file of --config. Exit codes: 0 done, 1 internal error, 2 wrong usage or input,\n"
+      "3 something is missing, 4 refused, 5 incompatible versions or models, 6 deadline passed, 7 input/output error.");
   Action chosen;
   setup_token(app, chosen);
   setup_worker(app, chosen);

@@ -47,8 +47,9 @@ struct ServeOptions {
 
 /// Options of llama-server that serve itself decides, and what to use instead.
 Result<> check_passed_on(const std::vector<std::string>& arguments) {
-  static const std::map<std::string, std::string, std::less<>> ours{{"-m", "--model"},       {"--model", "--model"},     {"--host", "--http HOST:PORT"},
-                                                                  {"--port", "--http HOST:PORT"}, {"-dev", "--base"}, {"--device", "--base"}};
+  static const std::map<std::string, std::string, std::less<>> ours{
+      {"-m", "--model"},  {"--model", "--model"}, {"--host", "--http HOST:PORT"}, {"--port", "--http HOST:PORT"},
+      {"-dev", "--base"}, {"--device", "--base"}};
   for (const auto& argument : arguments) {
     if (const auto found = ours.find(argument.substr(0, argument.find('='))); found != ours.end()) {
       return fail(ErrorKind::invalid_input, "'{}' behind '--' is decided by linkcpp: use {} before the '--'", argument, found->second);
@@ -111,10 +112,12 @@ Result<Prepared> prepare(const ServeOptions& options) {
   auto anatomy = engine::read_anatomy(*model);
   if (!anatomy) return pass(anatomy);
   if (anatomy->layers.empty()) {
-    return fail(ErrorKind::invalid_input, "'{}' has no routed experts: it is a dense model; serve it with llama-server itself", options.model);
+    return fail(ErrorKind::invalid_input, "'{}' has no routed experts: it is a dense model; serve it with llama-server itself",
+                options.model);
   }
-  prepared.summary = std::format("{}: {} MoE layers, {} experts, {} used a token, {} of experts", anatomy->architecture, anatomy->layers.size(),
-                                 anatomy->n_expert, anatomy->top_k, serve::human_bytes(static_cast<double>(anatomy->expert_bytes)));
+  prepared.summary =
+      std::format("{}: {} MoE layers, {} experts, {} used a token, {} of experts", anatomy->architecture, anatomy->layers.size(),
+                  anatomy->n_expert, anatomy->top_k, serve::human_bytes(static_cast<double>(anatomy->expert_bytes)));
   auto plugin = serve::find_plugin(options.plugin);
   if (!plugin) return pass(plugin);
   prepared.plugin = *plugin;
@@ -142,13 +145,15 @@ Result<std::string> join_command(const Prepared& prepared) {
     }
     if (token.addresses.empty()) token.addresses.push_back(serve::HostPort{"127.0.0.1", prepared.listen->port}.text());
   }
-  return std::format("linkcpp worker --join {} --model {} --experts 1/2", token.encode(), serve::shell_quote(prepared.model.filename().string()));
+  return std::format("linkcpp worker --join {} --model {} --experts 1/2", token.encode(),
+                     serve::shell_quote(prepared.model.filename().string()));
 }
 
 serve::Command server_command(const ServeOptions& options, const Prepared& prepared, const std::filesystem::path& config) {
   serve::Command command;
-  command.argv = {prepared.llama_server.string(), "--model", prepared.model.string(), "--device", "LINKCPP0",
-                  "--host", prepared.http.host, "--port", std::to_string(prepared.http.port)};
+  command.argv = {
+      prepared.llama_server.string(),    "--model", prepared.model.string(), "--device", "LINKCPP0", "--host", prepared.http.host, "--port",
+      std::to_string(prepared.http.port)};
   // All layers go to the plugin's device. The engine's own fitting would count the experts, which are not computed here.
   const auto given = [&](std::initializer_list<std::string_view> names) {
     return std::ranges::any_of(options.passed_on, [&](const auto& argument) { return std::ranges::find(names, argument) != names.end(); });
@@ -165,7 +170,11 @@ serve::Command server_command(const ServeOptions& options, const Prepared& prepa
 class Serving {
  public:
   Serving(const ServeOptions& options, Prepared prepared, std::string join)
-      : options_(options), prepared_(std::move(prepared)), join_(std::move(join)), progress_(options.json), signals_(context_, SIGINT, SIGTERM, SIGHUP) {}
+      : options_(options),
+        prepared_(std::move(prepared)),
+        join_(std::move(join)),
+        progress_(options.json),
+        signals_(context_, SIGINT, SIGTERM, SIGHUP) {}
 
   Result<> run() {
     auto folder = serve::TempDir::make("linkcpp-serve");
@@ -235,7 +244,12 @@ class Serving {
 
   void introduce() {
     const std::string admin = admin_ ? serve::client_url(admin_->address()) : "";
-    emit({{"event", "starting"}, {"model", prepared_.model.string()}, {"http", url()}, {"admin", admin}, {"mode", options_.mode}, {"wire", wire::to_string(prepared_.wire.type)},
+    emit({{"event", "starting"},
+          {"model", prepared_.model.string()},
+          {"http", url()},
+          {"admin", admin},
+          {"mode", options_.mode},
+          {"wire", wire::to_string(prepared_.wire.type)},
           {"notes", prepared_.wire.notes}});
     progress_.line(std::format("{} ({})", prepared_.model.filename().string(), prepared_.summary));
     for (const auto& note : prepared_.wire.notes) progress_.line(note);
@@ -261,7 +275,8 @@ class Serving {
     const auto kind = serve::text_of(event, "event");
     if (kind == "coverage") show_coverage();
     if (kind != "worker_joined") return;
-    if (const auto doubt = prepared_.wire.doubt(serve::text_of(event, "name"), serve::text_of(event, "device")); !doubt.empty()) progress_.line(doubt);
+    if (const auto doubt = prepared_.wire.doubt(serve::text_of(event, "name"), serve::text_of(event, "device")); !doubt.empty())
+      progress_.line(doubt);
   }
 
   void show_coverage() {
@@ -271,7 +286,8 @@ class Serving {
       return;
     }
     incomplete_ = true;
-    if (!join_shown_) progress_.line("start a worker with:\n\n  " + join_ + "\n\n(--experts 1/2 and 2/2 for two workers; --experts all for one)");
+    if (!join_shown_)
+      progress_.line("start a worker with:\n\n  " + join_ + "\n\n(--experts 1/2 and 2/2 for two workers; --experts all for one)");
     join_shown_ = true;
     progress_.state(std::format("waiting for experts: {} missing", serve::printable(status_.missing())));
   }
@@ -299,7 +315,8 @@ class Serving {
       if (answer && answer->status == 200) {
         ready_ = true;
         supervisor_->served();
-        progress_.line(std::format("ready: {}/v1 (OpenAI API){}", url(), admin_ ? ", account: " + serve::client_url(admin_->address()) + "/v1/swarm" : ""));
+        progress_.line(std::format("ready: {}/v1 (OpenAI API){}", url(),
+                                   admin_ ? ", account: " + serve::client_url(admin_->address()) + "/v1/swarm" : ""));
         emit({{"event", "serving"}, {"http", url()}, {"admin", admin_ ? serve::client_url(admin_->address()) : ""}});
         co_return;
       }
@@ -328,7 +345,10 @@ class Serving {
       timer.expires_after(std::chrono::seconds(1));
       co_await timer.async_wait(net::as_values);
       if (supervisor_->stopping() || ready_) continue;
-      if (incomplete_) progress_.state(std::format("waiting for experts ({} s, {} workers): {} missing", second, status_.live_workers(), serve::printable(status_.missing())), true);
+      if (incomplete_)
+        progress_.state(std::format("waiting for experts ({} s, {} workers): {} missing", second, status_.live_workers(),
+                                    serve::printable(status_.missing())),
+                        true);
       if (!incomplete_) progress_.state(std::format("llama-server is loading the model ({} s)", second), true);
     }
   }
@@ -360,23 +380,42 @@ int run(const ServeOptions& options) {
 void add_swarm_options(CLI::App& command, ServeOptions& o) {
   command.add_option("--listen", o.listen, "Address for workers that dial in, or 'none'")->envname("LINKCPP_LISTEN")->capture_default_str();
   command.add_option("--worker", o.workers, "HOST:PORT of a worker that listens; may be repeated")->envname("LINKCPP_WORKER");
-  command.add_option("--mode", o.mode, "raw: bit-identical to local; sum: up to top-k times fewer bytes back")->envname("LINKCPP_MODE")->capture_default_str();
-  command.add_option("--wire", o.wire, "Type of activations on the wire: f32 (exact), f16 (half the bytes), int8 or fp8 (a quarter), or auto: the smallest that passed `linkcpp gate`")->envname("LINKCPP_WIRE")->capture_default_str();
+  command.add_option("--mode", o.mode, "raw: bit-identical to local; sum: up to top-k times fewer bytes back")
+      ->envname("LINKCPP_MODE")
+      ->capture_default_str();
+  command
+      .add_option("--wire", o.wire,
+                  "Type of activations on the wire: f32 (exact), f16 (half the bytes), int8 or fp8 (a quarter), or auto: the smallest that "
+                  "passed `linkcpp gate`")
+      ->envname("LINKCPP_WIRE")
+      ->capture_default_str();
   const CLI::AsNumberWithUnit duration(std::map<std::string, int>{{"ms", 1}, {"s", 1000}, {"min", 60'000}});
   const CLI::Range sensible(1, 86'400'000);
   command.add_option("--deadline", o.deadline_ms, "Time after which a layer's step fails: milliseconds, or with a unit (2s)")
-      ->envname("LINKCPP_DEADLINE")->transform(duration)->check(sensible)->capture_default_str()->option_text("TIME [10000] (Env:LINKCPP_DEADLINE)");
+      ->envname("LINKCPP_DEADLINE")
+      ->transform(duration)
+      ->check(sensible)
+      ->capture_default_str()
+      ->option_text("TIME [10000] (Env:LINKCPP_DEADLINE)");
   command.add_option("--resend-floor", o.resend_floor_ms, "Never send late pairs to a replica sooner than this")
-      ->envname("LINKCPP_RESEND_FLOOR")->transform(duration)->check(sensible)->capture_default_str()->option_text("TIME [250] (Env:LINKCPP_RESEND_FLOOR)");
+      ->envname("LINKCPP_RESEND_FLOOR")
+      ->transform(duration)
+      ->check(sensible)
+      ->capture_default_str()
+      ->option_text("TIME [250] (Env:LINKCPP_RESEND_FLOOR)");
   command.add_option("--home", o.home, "Folder of this node's key and secret (default: ~/.config/linkcpp)")->envname("LINKCPP_HOME");
   command.add_option("--name", o.name, "What workers see this backbone as")->envname("LINKCPP_NAME")->capture_default_str();
 }
 
 void add_engine_options(CLI::App& command, ServeOptions& o) {
-  command.add_option("--base", o.base, "ggml device that computes everything but the experts")->envname("LINKCPP_BASE")->capture_default_str();
+  command.add_option("--base", o.base, "ggml device that computes everything but the experts")
+      ->envname("LINKCPP_BASE")
+      ->capture_default_str();
   command.add_flag("--no-overlap", o.no_overlap, "Do not compute other nodes while experts are in flight")->envname("LINKCPP_NO_OVERLAP");
   command.add_flag("--no-repack", o.no_repack, "Do not let the CPU rearrange weights for speed")->envname("LINKCPP_NO_REPACK");
-  command.add_option("--llama-server", o.llama_server, "The engine's server: a path, or a name in PATH")->envname("LINKCPP_LLAMA_SERVER")->capture_default_str();
+  command.add_option("--llama-server", o.llama_server, "The engine's server: a path, or a name in PATH")
+      ->envname("LINKCPP_LLAMA_SERVER")
+      ->capture_default_str();
   command.add_option("--plugin", o.plugin, "libggml-linkcpp.so (default: the one that belongs to this program)")->envname("LINKCPP_PLUGIN");
 }
 
@@ -385,16 +424,23 @@ void add_engine_options(CLI::App& command, ServeOptions& o) {
 void setup_serve(CLI::App& root, Action& chosen, const std::vector<std::string>& passed_on) {
   auto o = std::make_shared<ServeOptions>();
   auto* command = root.add_subcommand("serve", "Serve a model over the OpenAI API, with its experts on workers");
-  command->add_option("--model,-m", o->model, "GGUF of a Mixture-of-Experts model (any part of a multi-file one)")->envname("LINKCPP_MODEL")->required();
-  command->add_option("--http", o->http, "Address of the OpenAI API; port 0 picks a free one")->envname("LINKCPP_HTTP")->capture_default_str();
-  command->add_option("--admin", o->admin, "Address of the swarm's state (GET /v1/swarm), or 'none'")->envname("LINKCPP_ADMIN")->capture_default_str();
+  command->add_option("--model,-m", o->model, "GGUF of a Mixture-of-Experts model (any part of a multi-file one)")
+      ->envname("LINKCPP_MODEL")
+      ->required();
+  command->add_option("--http", o->http, "Address of the OpenAI API; port 0 picks a free one")
+      ->envname("LINKCPP_HTTP")
+      ->capture_default_str();
+  command->add_option("--admin", o->admin, "Address of the swarm's state (GET /v1/swarm), or 'none'")
+      ->envname("LINKCPP_ADMIN")
+      ->capture_default_str();
   add_swarm_options(*command, *o);
   add_engine_options(*command, *o);
   command->add_option("--log", o->log, "Append llama-server's log to this file")->envname("LINKCPP_LOG");
   command->add_flag("--verbose,-v", o->verbose, "Show llama-server's log")->envname("LINKCPP_VERBOSE");
   command->add_flag("--json", o->json, "Print events as JSON lines on standard output");
-  command->footer("Arguments behind '--' go to llama-server:  linkcpp serve -m model.gguf -- --ctx-size 8192 --parallel 4\n"
-                  "The API listens on this machine only unless --http says otherwise; add  -- --api-key KEY  before opening it to others.");
+  command->footer(
+      "Arguments behind '--' go to llama-server:  linkcpp serve -m model.gguf -- --ctx-size 8192 --parallel 4\n"
+      "The API listens on this machine only unless --http says otherwise; add  -- --api-key KEY  before opening it to others.");
   command->callback([o, &chosen, &passed_on] {
     chosen = [o, &passed_on] {
       o->passed_on = passed_on;

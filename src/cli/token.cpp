@@ -1,10 +1,11 @@
 // `linkcpp token`: prints the token that lets workers join this backbone.
+#include "net/token.h"
+
 #include <cstdio>
 #include <nlohmann/json.hpp>
 
 #include "cli/command.h"
 #include "net/identity.h"
-#include "net/token.h"
 #include "serve/address.h"
 #include "serve/text.h"
 
@@ -37,7 +38,9 @@ void explain(const TokenOptions& options, const std::vector<std::string>& addres
   std::fprintf(stderr, "  on this machine: linkcpp serve --model FILE.gguf%s\n",
                options.home.empty() ? "" : (" --home " + serve::shell_quote(options.home)).c_str());
   std::fprintf(stderr, "Workers will dial %s%s.\n", joined(addresses).c_str(),
-               options.addresses.empty() ? " (guessed from this machine's interfaces; --address HOST:PORT names another, for example a public one)" : "");
+               options.addresses.empty()
+                   ? " (guessed from this machine's interfaces; --address HOST:PORT names another, for example a public one)"
+                   : "");
   std::fprintf(stderr, "Key and secret are in %s; whoever has them is this backbone.\n", home.c_str());
 }
 
@@ -53,7 +56,8 @@ int run(const TokenOptions& options) {
   const auto addresses = options.addresses.empty() ? guessed_addresses() : options.addresses;
   const auto token = net::JoinToken{identity->key(), *secret, addresses}.encode();
   if (options.json) {
-    const nlohmann::json json{{"token", token}, {"backbone", net::short_name(identity->key())}, {"addresses", addresses}, {"home", home.string()}};
+    const nlohmann::json json{
+        {"token", token}, {"backbone", net::short_name(identity->key())}, {"addresses", addresses}, {"home", home.string()}};
     std::printf("%s\n", json.dump().c_str());
     return 0;
   }
@@ -68,8 +72,11 @@ int run(const TokenOptions& options) {
 void setup_token(CLI::App& root, Action& chosen) {
   auto options = std::make_shared<TokenOptions>();
   auto* command = root.add_subcommand("token", "Print the token that lets workers join this backbone (made on first use)");
-  command->add_option("--home", options->home, "Folder of this node's key and secret (default: ~/.config/linkcpp)")->envname("LINKCPP_HOME");
-  command->add_option("--address", options->addresses, "HOST:PORT that workers dial; may be repeated (default: this machine's addresses, port 7101)")
+  command->add_option("--home", options->home, "Folder of this node's key and secret (default: ~/.config/linkcpp)")
+      ->envname("LINKCPP_HOME");
+  command
+      ->add_option("--address", options->addresses,
+                   "HOST:PORT that workers dial; may be repeated (default: this machine's addresses, port 7101)")
       ->envname("LINKCPP_ADDRESS");
   command->add_flag("--json", options->json, "Print a JSON object: token, backbone, addresses, home");
   command->footer("The token is the only thing on standard output, so that it can be captured: TOKEN=$(linkcpp token)");

@@ -25,11 +25,12 @@ std::string objection(const gate::Setting& setting, std::span<const gate::Record
 
 std::string WireChoice::doubt(const std::string& worker, const std::string& device) const {
   if (type == wire::RowType::f32 || !record || gate::covers(*record, gate::device_kind(device))) return {};
-  return std::format("worker {} computes on {}, which the gate record for wire type {} does not cover; {} with such a worker", worker, device,
-                     wire::to_string(type), run_it);
+  return std::format("worker {} computes on {}, which the gate record for wire type {} does not cover; {} with such a worker", worker,
+                     device, wire::to_string(type), run_it);
 }
 
-Result<WireChoice> choose_wire(const std::string& requested, wire::CombineMode mode, const wire::Digest& model, const std::filesystem::path& home) {
+Result<WireChoice> choose_wire(const std::string& requested, wire::CombineMode mode, const wire::Digest& model,
+                               const std::filesystem::path& home) {
   auto identity = net::Identity::load_or_create(home);
   if (!identity) return pass(identity);
   auto found = gate::find_records(gate::records_folder(home), model, engine::engine_version(), identity->key());
@@ -48,7 +49,8 @@ Result<WireChoice> choose_wire(const std::string& requested, wire::CombineMode m
   }
   choice.type = best->type;
   choice.record = *best->record;
-  choice.notes.push_back(std::format("wire type {}: the smallest that passed in mode {} at the gate of {}", wire::to_string(best->type), wire::to_string(mode), best->record->date));
+  choice.notes.push_back(std::format("wire type {}: the smallest that passed in mode {} at the gate of {}", wire::to_string(best->type),
+                                     wire::to_string(mode), best->record->date));
   return choice;
 }
 

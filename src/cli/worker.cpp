@@ -39,7 +39,9 @@ Result<net::JoinToken> read_token(const WorkerOptions& options) {
     if (!in || !(in >> text)) return fail(ErrorKind::not_found, "cannot read a join token from '{}'", options.token_file);
   }
   if (text.empty()) {
-    return fail(ErrorKind::invalid_input, "a join token is needed: run `linkcpp token` on the backbone and give it here with --join TOKEN, --token-file FILE or LINKCPP_TOKEN");
+    return fail(ErrorKind::invalid_input,
+                "a join token is needed: run `linkcpp token` on the backbone and give it here with --join TOKEN, --token-file FILE or "
+                "LINKCPP_TOKEN");
   }
   return net::JoinToken::decode(text);
 }
@@ -58,7 +60,8 @@ std::uint32_t experts_of(const engine::Anatomy& anatomy) {
 Result<std::unique_ptr<engine::ExpertHost>> open_host(const engine::Anatomy& anatomy, const WorkerOptions& options) {
   auto ranges = engine::parse_expert_ranges(options.experts, experts_of(anatomy));
   if (!ranges) return pass(ranges);
-  return engine::ExpertHost::open(anatomy, {.device = options.device, .n_threads = options.threads, .repack = options.repack, .experts = *ranges});
+  return engine::ExpertHost::open(anatomy,
+                                  {.device = options.device, .n_threads = options.threads, .repack = options.repack, .experts = *ranges});
 }
 
 Result<worker::ServerOptions> server_options(const WorkerOptions& options, const engine::Anatomy& anatomy) {
@@ -77,7 +80,9 @@ Result<worker::ServerOptions> server_options(const WorkerOptions& options, const
     if (auto parsed = serve::parse_host_port(address); !parsed) return pass(parsed);
   }
   if (server.dial.empty() && server.listen.empty()) {
-    return fail(ErrorKind::invalid_input, "the token names no address: give the backbone's with --address HOST:PORT, or let the backbone dial with --listen HOST:PORT");
+    return fail(
+        ErrorKind::invalid_input,
+        "the token names no address: give the backbone's with --address HOST:PORT, or let the backbone dial with --listen HOST:PORT");
   }
   server.model = anatomy.digest;
   server.link.keep_warm = std::chrono::milliseconds(options.keep_warm_ms);
@@ -101,7 +106,8 @@ int run(const WorkerOptions& options) {
   spdlog::set_default_logger(spdlog::stderr_color_mt("worker"));
   spdlog::set_pattern("%H:%M:%S.%e %^%l%$ %v");
   spdlog::set_level(options.quiet ? spdlog::level::warn : options.verbose ? spdlog::level::debug : spdlog::level::info);
-  if (options.model.empty()) return report({ErrorKind::invalid_input, "--model FILE.gguf is needed: the same model that the backbone serves"});
+  if (options.model.empty())
+    return report({ErrorKind::invalid_input, "--model FILE.gguf is needed: the same model that the backbone serves"});
   auto anatomy = engine::read_anatomy(options.model);
   if (!anatomy) return report(anatomy.error());
   auto server = server_options(options, *anatomy);
@@ -109,8 +115,8 @@ int run(const WorkerOptions& options) {
   auto host = open_host(*anatomy, options);
   if (!host) return report(host.error());
   spdlog::info("{} holds {} of {} ({:.1f} MB) on {}, {} threads", server->name, dispatch::describe((*host)->holdings()),
-               anatomy->name.empty() ? options.model : anatomy->name, static_cast<double>((*host)->held_bytes()) / 1e6, (*host)->device_description(),
-               (*host)->n_threads());
+               anatomy->name.empty() ? options.model : anatomy->name, static_cast<double>((*host)->held_bytes()) / 1e6,
+               (*host)->device_description(), (*host)->n_threads());
   for (const std::string& address : server->dial) spdlog::info("dialling the backbone at {}", address);
   auto opened = worker::Server::open(std::move(*host), std::move(*server));
   if (!opened) return report(opened.error());
@@ -123,32 +129,55 @@ int run(const WorkerOptions& options) {
 void setup_worker(CLI::App& root, Action& chosen) {
   auto options = std::make_shared<WorkerOptions>();
   CLI::App* app = root.add_subcommand("worker", "Hold experts of a model and compute them for a backbone");
-  app->footer("Examples:\n"
-              "  linkcpp worker --join TOKEN --model model.gguf                       hold every expert\n"
-              "  linkcpp worker --join TOKEN --model model.gguf --experts 1/3         hold the first third of every layer's experts\n"
-              "  linkcpp worker --join TOKEN --model model.gguf --experts 'L0-3:0-11;L4-7:all'\n"
-              "  linkcpp worker --join TOKEN --model model.gguf --listen 0.0.0.0:7101  let the backbone dial (linkcpp serve --worker HOST:7101)\n\n"
-              "The token comes from `linkcpp token` on the backbone. SIGTERM drains: what is on its way is answered, then the worker leaves.\n"
-              "If the link breaks, the worker dials again by itself.");
+  app->footer(
+      "Examples:\n"
+      "  linkcpp worker --join TOKEN --model model.gguf                       hold every expert\n"
+      "  linkcpp worker --join TOKEN --model model.gguf --experts 1/3         hold the first third of every layer's experts\n"
+      "  linkcpp worker --join TOKEN --model model.gguf --experts 'L0-3:0-11;L4-7:all'\n"
+      "  linkcpp worker --join TOKEN --model model.gguf --listen 0.0.0.0:7101  let the backbone dial (linkcpp serve --worker HOST:7101)\n\n"
+      "The token comes from `linkcpp token` on the backbone. SIGTERM drains: what is on its way is answered, then the worker leaves.\n"
+      "If the link breaks, the worker dials again by itself.");
   app->add_option("--join", options->token, "Join token of the backbone")->envname("LINKCPP_TOKEN");
   app->add_option("--token-file", options->token_file, "Read the join token from this file");
-  app->add_option("-m,--model", options->model, "GGUF of the model (any part of a multi-file model); only the held slices are read")->envname("LINKCPP_MODEL");
-  app->add_option("--experts", options->experts, "Which experts: all, 0-11, 0-3,8-11, 2/3 (second third), or by layers: L0-3:0-11;L4-7:all")->envname("LINKCPP_EXPERTS")->capture_default_str();
+  app->add_option("-m,--model", options->model, "GGUF of the model (any part of a multi-file model); only the held slices are read")
+      ->envname("LINKCPP_MODEL");
+  app->add_option("--experts", options->experts, "Which experts: all, 0-11, 0-3,8-11, 2/3 (second third), or by layers: L0-3:0-11;L4-7:all")
+      ->envname("LINKCPP_EXPERTS")
+      ->capture_default_str();
   app->add_option("--listen", options->listen, "Accept backbones on HOST:PORT instead of dialling the token's addresses");
   app->add_option("--address", options->addresses, "Dial HOST:PORT instead of the token's addresses (repeatable, tried in order)");
   app->add_option("--device", options->device, "ggml device that computes (see --list-devices)")->capture_default_str();
   app->add_flag("--list-devices", options->list_devices, "Print the devices of this machine and end");
-  app->add_option("-t,--threads", options->threads, "Threads that compute; 0: one for each core")->check(CLI::Range(0, 1024))->capture_default_str();
-  app->add_flag("--repack", options->repack, "CPU: copy the slices into the engine's faster layout (needs memory for them; other rounding than without)");
+  app->add_option("-t,--threads", options->threads, "Threads that compute; 0: one for each core")
+      ->check(CLI::Range(0, 1024))
+      ->capture_default_str();
+  app->add_flag("--repack", options->repack,
+                "CPU: copy the slices into the engine's faster layout (needs memory for them; other rounding than without)");
   app->add_option("--name", options->name, "How this worker is shown (default: host name)")->envname("LINKCPP_NAME");
   app->add_option("--home", options->home, "Folder of this node's key (default: $LINKCPP_HOME, else ~/.config/linkcpp)");
   app->add_flag("-v,--verbose", options->verbose, "Say more");
   app->add_flag("-q,--quiet", options->quiet, "Say only warnings and errors");
-  app->add_option("--keep-warm", options->keep_warm_ms, "Milliseconds without traffic after which the link is pinged")->check(CLI::Range(10, 60'000))->group("Tuning")->capture_default_str();
-  app->add_option("--silence", options->silence_ms, "Milliseconds without a sign of life after which the link counts as broken")->check(CLI::Range(100, 600'000))->group("Tuning")->capture_default_str();
-  app->add_option("--handshake", options->handshake_ms, "Milliseconds for connecting and authenticating")->check(CLI::Range(100, 600'000))->group("Tuning")->capture_default_str();
-  app->add_option("--grace", options->grace_ms, "Milliseconds for which a draining worker still answers")->check(CLI::Range(0, 600'000))->group("Tuning")->capture_default_str();
-  app->add_option("--delay-ms", options->delay_ms, "Milliseconds added to every answer, half before and half after computing: imitates distance, for experiments")->check(CLI::Range(0.0, 10'000.0))->group("Tuning")->capture_default_str();
+  app->add_option("--keep-warm", options->keep_warm_ms, "Milliseconds without traffic after which the link is pinged")
+      ->check(CLI::Range(10, 60'000))
+      ->group("Tuning")
+      ->capture_default_str();
+  app->add_option("--silence", options->silence_ms, "Milliseconds without a sign of life after which the link counts as broken")
+      ->check(CLI::Range(100, 600'000))
+      ->group("Tuning")
+      ->capture_default_str();
+  app->add_option("--handshake", options->handshake_ms, "Milliseconds for connecting and authenticating")
+      ->check(CLI::Range(100, 600'000))
+      ->group("Tuning")
+      ->capture_default_str();
+  app->add_option("--grace", options->grace_ms, "Milliseconds for which a draining worker still answers")
+      ->check(CLI::Range(0, 600'000))
+      ->group("Tuning")
+      ->capture_default_str();
+  app->add_option("--delay-ms", options->delay_ms,
+                  "Milliseconds added to every answer, half before and half after computing: imitates distance, for experiments")
+      ->check(CLI::Range(0.0, 10'000.0))
+      ->group("Tuning")
+      ->capture_default_str();
   app->callback([options, &chosen] { chosen = [options] { return run(*options); }; });
 }
 

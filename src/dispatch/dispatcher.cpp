@@ -57,10 +57,10 @@ struct Step {
   std::vector<std::uint8_t> attempts;  ///< by Pair::index
   std::size_t n_left = 0;
   Time deadline{0};
-  std::vector<RequestId> requests;     ///< outstanding
-  std::vector<Pair> parked;            ///< no live worker holds their expert now
-  std::vector<WorkerId> refused;       ///< workers that failed a request of this step
-  std::vector<std::string> reasons;    ///< of losses and failures, for the error
+  std::vector<RequestId> requests;   ///< outstanding
+  std::vector<Pair> parked;          ///< no live worker holds their expert now
+  std::vector<WorkerId> refused;     ///< workers that failed a request of this step
+  std::vector<std::string> reasons;  ///< of losses and failures, for the error
 };
 
 Gap missing_experts(const Step& step, std::span<const Pair> pairs) {
@@ -106,13 +106,15 @@ struct Dispatcher::State {
     SplitResult split = split_pairs(pairs, live, knobs.extra_worker_gain);
     for (const Pair& pair : pairs) {
       if (++step.attempts[pair.index] > knobs.max_attempts) {
-        return fail_step(id, ErrorKind::unavailable, std::format("its pairs were sent {} times without an answer", knobs.max_attempts), out);
+        return fail_step(id, ErrorKind::unavailable, std::format("its pairs were sent {} times without an answer", knobs.max_attempts),
+                         out);
       }
     }
     for (auto& [worker, share] : split.shares) send(id, worker, std::move(share), now, out);
     if (split.uncovered.empty()) return;
     for (const Pair& pair : split.uncovered) --step.attempts[pair.index];
-    if (held_only_by_refusers(step, split.uncovered)) return fail_step(id, ErrorKind::unavailable, "the workers that hold them could not compute", out);
+    if (held_only_by_refusers(step, split.uncovered))
+      return fail_step(id, ErrorKind::unavailable, "the workers that hold them could not compute", out);
     step.parked.insert(step.parked.end(), split.uncovered.begin(), split.uncovered.end());
   }
 
@@ -163,7 +165,8 @@ struct Dispatcher::State {
     for (const std::string& reason : step.reasons) text += "; " + reason;
     if (!step.parked.empty()) {
       const Gap gap = missing_experts(step, step.parked);
-      text += std::format("; no live worker holds {}: start one with linkcpp worker --join TOKEN --experts {}", describe({gap}), gap.experts.front());
+      text += std::format("; no live worker holds {}: start one with linkcpp worker --join TOKEN --experts {}", describe({gap}),
+                          gap.experts.front());
       if (gap.experts.size() > 1) text += std::format("-{}", gap.experts.back());
     }
     out.finished.push_back({id, Error{kind, std::move(text)}});

@@ -39,11 +39,11 @@ struct WorkerInfo {
 };
 
 struct Knobs {
-  Time step_deadline = std::chrono::seconds(10);      ///< a step that is not complete by then fails
-  Time resend_floor = std::chrono::milliseconds(250); ///< never re-dispatch a late request to a replica sooner than this
-  double resend_factor = 4.0;                         ///< late: this many times the predicted completion
-  std::uint32_t max_attempts = 8;                     ///< sends of one pair before the step fails
-  double extra_worker_gain = 0.1;                     ///< touch another worker only if that shortens the step by this share
+  Time step_deadline = std::chrono::seconds(10);          ///< a step that is not complete by then fails
+  Time resend_floor = std::chrono::milliseconds(250);     ///< never re-dispatch a late request to a replica sooner than this
+  double resend_factor = 4.0;                             ///< late: this many times the predicted completion
+  std::uint32_t max_attempts = 8;                         ///< sends of one pair before the step fails
+  double extra_worker_gain = 0.1;                         ///< touch another worker only if that shortens the step by this share
   Time assumed_per_pair = std::chrono::microseconds(20);  ///< compute of one pair, until a worker has answered once
 };
 

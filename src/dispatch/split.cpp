@@ -87,7 +87,9 @@ class Splitter {
     longest_ = std::max(longest_, completion(owner, 0));
   }
 
-  bool any_touched() const { return longest_ > 0 || std::ranges::any_of(load_, [](std::uint32_t n) { return n > 0; }); }
+  bool any_touched() const {
+    return longest_ > 0 || std::ranges::any_of(load_, [](std::uint32_t n) { return n > 0; });
+  }
 
   /// Among untouched candidates: the nearest where a star exists already, else who covers most.
   bool better_fresh(std::size_t a, std::size_t b, std::uint32_t more, bool star_exists) const {
@@ -118,9 +120,9 @@ class Splitter {
   std::span<const Candidate> candidates_;
   double gain_;
   std::vector<Demand> demands_;
-  std::vector<std::size_t> slot_;      ///< demand of an expert
-  std::vector<std::uint32_t> load_;    ///< pairs given to a candidate
-  double longest_ = 0;                 ///< predicted completion of the step so far
+  std::vector<std::size_t> slot_;    ///< demand of an expert
+  std::vector<std::uint32_t> load_;  ///< pairs given to a candidate
+  double longest_ = 0;               ///< predicted completion of the step so far
 };
 
 }  // namespace

@@ -72,15 +72,16 @@ struct Parts {
   std::vector<GgufHeader> headers;
 };
 
-Result<> check_part(const std::filesystem::path& path, const GgufHeader& header, std::int64_t index, std::int64_t count, const GgufHeader& first) {
+Result<> check_part(const std::filesystem::path& path, const GgufHeader& header, std::int64_t index, std::int64_t count,
+                    const GgufHeader& first) {
   const std::int64_t own_count = header.integer("split.count").value_or(1), own_index = header.integer("split.no").value_or(0);
   if (own_count != count || own_index != index) {
     return fail(ErrorKind::invalid_input, "{} does not belong to this model: it says that it is part {} of {}, its place is part {} of {}.",
                 path.string(), own_index + 1, own_count, index + 1, count);
   }
   if (header.integer("split.tensors.count") != first.integer("split.tensors.count")) {
-    return fail(ErrorKind::invalid_input, "{} does not belong to this model: it counts {} tensors in all parts, the first part {}.", path.string(),
-                header.integer("split.tensors.count").value_or(0), first.integer("split.tensors.count").value_or(0));
+    return fail(ErrorKind::invalid_input, "{} does not belong to this model: it counts {} tensors in all parts, the first part {}.",
+                path.string(), header.integer("split.tensors.count").value_or(0), first.integer("split.tensors.count").value_or(0));
   }
   const auto architecture = header.text("general.architecture");
   if (!architecture.empty() && architecture != first.text("general.architecture")) {
@@ -93,9 +94,10 @@ Result<> check_part(const std::filesystem::path& path, const GgufHeader& header,
 Result<std::vector<std::filesystem::path>> find_parts(const std::filesystem::path& path, std::int64_t count) {
   const auto name = parse_part_name(path.string());
   if (!name || name->count != count || count > 99999) {
-    return fail(ErrorKind::invalid_input,
-                "{} is one of {} parts of a model, but its name does not say so; give every part its name back (model-00001-of-{:05}.gguf ...).",
-                path.string(), count, count);
+    return fail(
+        ErrorKind::invalid_input,
+        "{} is one of {} parts of a model, but its name does not say so; give every part its name back (model-00001-of-{:05}.gguf ...).",
+        path.string(), count, count);
   }
   std::vector<std::filesystem::path> files;
   std::string missing;
@@ -107,8 +109,8 @@ Result<std::vector<std::filesystem::path>> find_parts(const std::filesystem::pat
     if (++n_missing <= 3) missing += (n_missing > 1 ? ", " : "") + files.back().string();
   }
   if (n_missing != 0) {
-    return fail(ErrorKind::not_found, "{} of the model's {} parts are missing: {}{}; put all parts into one folder.", n_missing, count, missing,
-                n_missing > 3 ? ", ..." : "");
+    return fail(ErrorKind::not_found, "{} of the model's {} parts are missing: {}{}; put all parts into one folder.", n_missing, count,
+                missing, n_missing > 3 ? ", ..." : "");
   }
   return files;
 }
@@ -131,7 +133,8 @@ Result<Parts> read_parts(const std::filesystem::path& path) {
     auto header = read_gguf_header(parts.files[i]);
     if (!header) return pass(header);
     parts.headers.push_back(std::move(*header));
-    if (auto done = check_part(parts.files[i], parts.headers[i], static_cast<std::int64_t>(i), count, parts.headers[0]); !done) return pass(done);
+    if (auto done = check_part(parts.files[i], parts.headers[i], static_cast<std::int64_t>(i), count, parts.headers[0]); !done)
+      return pass(done);
     n_tensors += parts.headers[i].tensors.size();
   }
   const auto announced = parts.headers[0].integer("split.tensors.count");
@@ -178,7 +181,8 @@ class Builder {
   Result<> read_metadata() {
     const std::string_view architecture = meta_.text("general.architecture");
     if (architecture.empty()) return bad("names no model architecture (general.architecture); it is not a language model.");
-    if (architecture.size() > 64 || shown(architecture) != architecture) return bad("has an unreadable architecture name; the file is damaged.");
+    if (architecture.size() > 64 || shown(architecture) != architecture)
+      return bad("has an unreadable architecture name; the file is damaged.");
     anatomy_.architecture = architecture;
     anatomy_.name = meta_.text("general.name");
     const std::array<std::pair<std::string_view, std::uint32_t*>, 6> counts{{{"block_count", &anatomy_.n_layer},
@@ -194,7 +198,8 @@ class Builder {
     }
     if (anatomy_.n_vocab == 0) {
       const auto tokens = meta_.values.find("tokenizer.ggml.tokens");
-      if (tokens != meta_.values.end()) anatomy_.n_vocab = static_cast<std::uint32_t>(std::min<std::uint64_t>(tokens->second.count, UINT32_MAX));
+      if (tokens != meta_.values.end())
+        anatomy_.n_vocab = static_cast<std::uint32_t>(std::min<std::uint64_t>(tokens->second.count, UINT32_MAX));
     }
     return {};
   }
@@ -219,7 +224,8 @@ class Builder {
     if (!block) return;
     if (block->role == "ffn_gate_inp.weight") add_whole(tensor, file);
     if (block->role.starts_with("ffn_") && block->role.find("_shexp.") != std::string_view::npos) anatomy_.shared_expert = true;
-    if (block->role.starts_with("ffn_gate.") && block->role != "ffn_gate.weight" && block->role != "ffn_gate.bias") separate_experts_ = true;
+    if (block->role.starts_with("ffn_gate.") && block->role != "ffn_gate.weight" && block->role != "ffn_gate.bias")
+      separate_experts_ = true;
   }
 
   void add_whole(const GgufTensor& tensor, std::uint32_t file) {
@@ -236,8 +242,8 @@ class Builder {
     expert.n_in = expert.is_bias ? 0 : ne[0];
     expert.n_out = expert.is_bias ? ne[0] : ne[1];
     if (!shaped || n_expert < 1 || n_expert > max_experts || ne[0] < 1 || expert.n_out < 1 || ne[0] > max_row || expert.n_out > max_row) {
-      return bad("has expert tensor \"{}\" of shape [{}, {}, {}, {}], which is not a stack of 1 to {} experts.", tensor.name, ne[0], ne[1], ne[2],
-                 ne[3], max_experts);
+      return bad("has expert tensor \"{}\" of shape [{}, {}, {}, {}], which is not a stack of 1 to {} experts.", tensor.name, ne[0], ne[1],
+                 ne[2], ne[3], max_experts);
     }
     expert.n_expert = static_cast<std::uint32_t>(n_expert);
     expert.slice_bytes = tensor.bytes / expert.n_expert;  // whole rows, and rows are whole blocks: exact
@@ -248,17 +254,20 @@ class Builder {
 
   Result<> finish_layers() {
     if (layers_.empty()) {
-      if (separate_experts_) return bad("keeps every expert in a tensor of its own, an old layout; convert the model again with a current llama.cpp.");
-      return bad("has no routed experts (architecture \"{}\", a dense model); linkcpp serves mixture-of-experts models.", anatomy_.architecture);
+      if (separate_experts_)
+        return bad("keeps every expert in a tensor of its own, an old layout; convert the model again with a current llama.cpp.");
+      return bad("has no routed experts (architecture \"{}\", a dense model); linkcpp serves mixture-of-experts models.",
+                 anatomy_.architecture);
     }
     for (auto& [key, tensors] : layers_) {
       const std::uint32_t block = key & ~chunk_experts_bit;
-      if (block >= anatomy_.n_layer) return bad("has experts in layer {}, but only {} layers; the file is damaged.", block, anatomy_.n_layer);
+      if (block >= anatomy_.n_layer)
+        return bad("has experts in layer {}, but only {} layers; the file is damaged.", block, anatomy_.n_layer);
       std::ranges::sort(tensors, {}, &ExpertTensor::role);
       for (const ExpertTensor& tensor : tensors) {
         if (tensor.n_expert != tensors[0].n_expert) {
-          return bad("has {} experts in \"{}\" but {} in \"{}\" of the same layer; the file is damaged.", tensors[0].n_expert, tensors[0].name,
-                     tensor.n_expert, tensor.name);
+          return bad("has {} experts in \"{}\" but {} in \"{}\" of the same layer; the file is damaged.", tensors[0].n_expert,
+                     tensors[0].name, tensor.n_expert, tensor.name);
         }
       }
       most_experts_ = std::max(most_experts_, tensors[0].n_expert);
@@ -273,7 +282,8 @@ class Builder {
       return bad("has {}.embedding_length = {}; the file is damaged.", anatomy_.architecture, anatomy_.n_embd);
     }
     if (anatomy_.top_k == 0 || anatomy_.top_k > most_experts_) {
-      return bad("uses {} of {} experts a token ({}.expert_used_count); the file is damaged.", anatomy_.top_k, most_experts_, anatomy_.architecture);
+      return bad("uses {} of {} experts a token ({}.expert_used_count); the file is damaged.", anatomy_.top_k, most_experts_,
+                 anatomy_.architecture);
     }
     return {};
   }

@@ -30,17 +30,17 @@ std::optional<ExpertName> parse_expert_name(std::string_view tensor_name);
 /// One stacked tensor [n_in, n_out, n_expert] (weights) or [n_out, n_expert] (biases). Slice e is the contiguous byte range
 /// [offset + e*slice_bytes, +slice_bytes) of file `file`.
 struct ExpertTensor {
-  std::string name;           ///< full tensor name
-  std::string role;           ///< without "blk.N."
-  int type = 0;               ///< ggml_type
+  std::string name;  ///< full tensor name
+  std::string role;  ///< without "blk.N."
+  int type = 0;      ///< ggml_type
   std::string type_name;
   bool is_bias = false;
-  std::int64_t n_in = 0;      ///< row length; 0 for a bias
+  std::int64_t n_in = 0;  ///< row length; 0 for a bias
   std::int64_t n_out = 0;
   std::uint32_t n_expert = 0;
   std::uint64_t slice_bytes = 0;
-  std::uint32_t file = 0;     ///< index into Anatomy::files
-  std::uint64_t offset = 0;   ///< from the start of that file
+  std::uint32_t file = 0;    ///< index into Anatomy::files
+  std::uint64_t offset = 0;  ///< from the start of that file
 };
 
 struct MoeLayer {
@@ -56,18 +56,18 @@ struct Anatomy {
   std::vector<std::filesystem::path> files;  ///< all parts, in order
   std::string architecture;
   std::string name;
-  std::uint32_t n_layer = 0;       ///< all blocks, dense ones too
+  std::uint32_t n_layer = 0;  ///< all blocks, dense ones too
   std::uint32_t n_embd = 0;
-  std::uint32_t n_expert = 0;      ///< of the metadata; layers carry their own
-  std::uint32_t top_k = 0;         ///< experts used a token
+  std::uint32_t n_expert = 0;  ///< of the metadata; layers carry their own
+  std::uint32_t top_k = 0;     ///< experts used a token
   std::uint32_t n_vocab = 0;
   std::uint32_t context_length = 0;
   bool shared_expert = false;
-  std::uint64_t total_bytes = 0;   ///< tensor bytes of all files
-  std::uint64_t expert_bytes = 0;  ///< bytes of routed expert tensors
+  std::uint64_t total_bytes = 0;                        ///< tensor bytes of all files
+  std::uint64_t expert_bytes = 0;                       ///< bytes of routed expert tensors
   std::map<std::string, std::uint64_t> expert_types;    ///< bytes of routed expert tensors by type name
   std::map<std::string, std::uint64_t> backbone_types;  ///< bytes of all other tensors by type name
-  std::vector<MoeLayer> layers;    ///< MoE layers only, by key
+  std::vector<MoeLayer> layers;                         ///< MoE layers only, by key
   /// Model digest: names the model for which experts are computed, however it is split into files. SHA-256 over, in order:
   ///   "linkcpp model 1\n", "architecture A\n", "n_embd N\n", "top_k N\n", "n_vocab N\n" (numbers in decimal);
   ///   for every expert tensor, by layer key and role: "experts NAME TYPE N_IN N_OUT N_EXPERT\n" (N_IN is 0 for a bias);

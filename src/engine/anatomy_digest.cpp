@@ -14,7 +14,9 @@ constexpr std::uint64_t sample_bytes = 64;
 
 class Sha256 {
  public:
-  Sha256() : context_(EVP_MD_CTX_new(), &EVP_MD_CTX_free) { ok_ = context_ && EVP_DigestInit_ex(context_.get(), EVP_sha256(), nullptr) == 1; }
+  Sha256() : context_(EVP_MD_CTX_new(), &EVP_MD_CTX_free) {
+    ok_ = context_ && EVP_DigestInit_ex(context_.get(), EVP_sha256(), nullptr) == 1;
+  }
   void add(std::span<const std::byte> bytes) { ok_ = ok_ && EVP_DigestUpdate(context_.get(), bytes.data(), bytes.size()) == 1; }
   void add(std::string_view text) { add(std::as_bytes(std::span(text))); }
   Result<wire::Digest> finish() {
@@ -47,7 +49,8 @@ class Hasher {
   Result<> add(std::uint32_t file, std::uint64_t offset, std::uint64_t bytes) {
     while (bytes != 0) {
       const auto part = std::span(buffer_).first(static_cast<std::size_t>(std::min<std::uint64_t>(bytes, buffer_.size())));
-      if (!files_[file].read_at(offset, part)) return fail(ErrorKind::io, "{} cannot be read at byte {}.", anatomy_.files[file].string(), offset);
+      if (!files_[file].read_at(offset, part))
+        return fail(ErrorKind::io, "{} cannot be read at byte {}.", anatomy_.files[file].string(), offset);
       sha_.add(part);
       offset += part.size();
       bytes -= part.size();

@@ -10,9 +10,9 @@ namespace linkcpp::engine {
 
 /// A range of bytes in one of the model's files.
 struct FileRange {
-  std::string name;          ///< tensor that it belongs to
+  std::string name;  ///< tensor that it belongs to
   std::string type_name;
-  std::uint32_t file = 0;    ///< index into Anatomy::files
+  std::uint32_t file = 0;  ///< index into Anatomy::files
   std::uint64_t offset = 0;
   std::uint64_t bytes = 0;
 };

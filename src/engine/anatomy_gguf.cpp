@@ -95,16 +95,21 @@ std::uint64_t fixed_bytes(std::int32_t type) {
   switch (type) {
     case GGUF_TYPE_UINT8:
     case GGUF_TYPE_INT8:
-    case GGUF_TYPE_BOOL: return 1;
+    case GGUF_TYPE_BOOL:
+      return 1;
     case GGUF_TYPE_UINT16:
-    case GGUF_TYPE_INT16: return 2;
+    case GGUF_TYPE_INT16:
+      return 2;
     case GGUF_TYPE_UINT32:
     case GGUF_TYPE_INT32:
-    case GGUF_TYPE_FLOAT32: return 4;
+    case GGUF_TYPE_FLOAT32:
+      return 4;
     case GGUF_TYPE_UINT64:
     case GGUF_TYPE_INT64:
-    case GGUF_TYPE_FLOAT64: return 8;
-    default: return 0;
+    case GGUF_TYPE_FLOAT64:
+      return 8;
+    default:
+      return 0;
   }
 }
 
@@ -114,15 +119,22 @@ bool is_integer(std::int32_t type) {
 
 std::int64_t get_integer(Cursor& in, std::int32_t type) {
   switch (type) {
-    case GGUF_TYPE_UINT8: return in.get<std::uint8_t>();
-    case GGUF_TYPE_INT8: return in.get<std::int8_t>();
-    case GGUF_TYPE_UINT16: return in.get<std::uint16_t>();
-    case GGUF_TYPE_INT16: return in.get<std::int16_t>();
-    case GGUF_TYPE_UINT32: return in.get<std::uint32_t>();
-    case GGUF_TYPE_INT32: return in.get<std::int32_t>();
+    case GGUF_TYPE_UINT8:
+      return in.get<std::uint8_t>();
+    case GGUF_TYPE_INT8:
+      return in.get<std::int8_t>();
+    case GGUF_TYPE_UINT16:
+      return in.get<std::uint16_t>();
+    case GGUF_TYPE_INT16:
+      return in.get<std::int16_t>();
+    case GGUF_TYPE_UINT32:
+      return in.get<std::uint32_t>();
+    case GGUF_TYPE_INT32:
+      return in.get<std::int32_t>();
     case GGUF_TYPE_UINT64:
       return static_cast<std::int64_t>(std::min<std::uint64_t>(in.get<std::uint64_t>(), std::numeric_limits<std::int64_t>::max()));
-    default: return in.get<std::int64_t>();
+    default:
+      return in.get<std::int64_t>();
   }
 }
 
@@ -195,8 +207,10 @@ class Parser {
     } else if (type == GGUF_TYPE_STRING) {
       value.kind = GgufValue::Kind::text;
       const auto n = in_.get<std::uint64_t>();
-      if (n <= max_kept_text) value.text = in_.text(n);
-      else in_.skip(n);
+      if (n <= max_kept_text)
+        value.text = in_.text(n);
+      else
+        in_.skip(n);
     } else if (type == GGUF_TYPE_ARRAY) {
       return read_array(key, value);
     } else if (fixed_bytes(type) != 0) {
@@ -240,7 +254,8 @@ class Parser {
     tensor.name = in_.text(name_bytes);
     const auto n_dims = in_.get<std::uint32_t>();
     if (!in_.ok()) return cut();
-    if (n_dims > tensor.ne.size()) return bad("has tensor \"{}\" with {} dimensions; the engine takes up to 4.", shown(tensor.name), n_dims);
+    if (n_dims > tensor.ne.size())
+      return bad("has tensor \"{}\" with {} dimensions; the engine takes up to 4.", shown(tensor.name), n_dims);
     for (std::uint32_t i = 0; i < n_dims; ++i) tensor.ne[i] = in_.get<std::int64_t>();
     tensor.type = in_.get<std::int32_t>();
     tensor.offset = in_.get<std::uint64_t>();  // within the data area until place_tensors()
@@ -263,7 +278,8 @@ class Parser {
     }
     std::int64_t elements = 1;
     for (const std::int64_t ne : tensor.ne) {
-      if (ne < 0 || __builtin_mul_overflow(elements, ne, &elements)) return bad("has tensor \"{}\" of impossible shape; the file is damaged.", name);
+      if (ne < 0 || __builtin_mul_overflow(elements, ne, &elements))
+        return bad("has tensor \"{}\" of impossible shape; the file is damaged.", name);
     }
     if (tensor.ne[0] % block != 0) {
       return bad("has tensor \"{}\" with rows of {} elements, not a multiple of the {} in a block of type {}; the file is damaged.", name,
@@ -287,7 +303,8 @@ class Parser {
     const std::uint64_t data = (in_.at() + step - 1) / step * step;
     std::uint64_t needed = 0;
     for (GgufTensor& tensor : header_.tensors) {
-      if (tensor.offset % step != 0) return bad("has tensor \"{}\" at an offset that is not aligned; the file is damaged.", shown(tensor.name));
+      if (tensor.offset % step != 0)
+        return bad("has tensor \"{}\" at an offset that is not aligned; the file is damaged.", shown(tensor.name));
       std::uint64_t end = 0;
       if (__builtin_add_overflow(data, tensor.offset, &tensor.offset) || __builtin_add_overflow(tensor.offset, tensor.bytes, &end) ||
           end > std::numeric_limits<std::int64_t>::max()) {
@@ -297,8 +314,8 @@ class Parser {
     }
     if (auto done = check_overlaps(); !done) return done;
     if (needed > header_.file_bytes) {
-      return bad("is truncated: it has {} bytes, its tensors need {} ({} bytes are missing); get the file again.", header_.file_bytes, needed,
-                 needed - header_.file_bytes);
+      return bad("is truncated: it has {} bytes, its tensors need {} ({} bytes are missing); get the file again.", header_.file_bytes,
+                 needed, needed - header_.file_bytes);
     }
     return {};
   }
@@ -312,7 +329,8 @@ class Parser {
     std::ranges::sort(order, {}, &GgufTensor::offset);
     for (std::size_t i = 1; i < order.size(); ++i) {
       if (order[i - 1]->offset + order[i - 1]->bytes > order[i]->offset) {
-        return bad("has tensors \"{}\" and \"{}\" in the same bytes; the file is damaged.", shown(order[i - 1]->name), shown(order[i]->name));
+        return bad("has tensors \"{}\" and \"{}\" in the same bytes; the file is damaged.", shown(order[i - 1]->name),
+                   shown(order[i]->name));
       }
     }
     return {};

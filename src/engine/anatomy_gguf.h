@@ -32,16 +32,16 @@ inline constexpr std::size_t max_kept_text = 4096;
 /// One tensor of the header. Its bytes [offset, offset + bytes) lie in the file.
 struct GgufTensor {
   std::string name;
-  int type = 0;                       ///< ggml_type, known to the engine
+  int type = 0;  ///< ggml_type, known to the engine
   std::array<std::int64_t, 4> ne{1, 1, 1, 1};
   std::uint64_t bytes = 0;
-  std::uint64_t offset = 0;           ///< from the start of the file
+  std::uint64_t offset = 0;  ///< from the start of the file
 };
 
 struct GgufHeader {
   std::uint64_t file_bytes = 0;
   std::map<std::string, GgufValue, std::less<>> values;
-  std::vector<GgufTensor> tensors;    ///< in the order of the file, names unique
+  std::vector<GgufTensor> tensors;  ///< in the order of the file, names unique
 
   /// The integer under a key; of an array its largest element. None if the key is missing or of another kind.
   [[nodiscard]] std::optional<std::int64_t> integer(std::string_view key) const;

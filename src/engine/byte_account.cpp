@@ -28,7 +28,8 @@ StepBytes& StepBytes::operator+=(const StepBytes& other) {
   return *this;
 }
 
-StepBytes exchange_bytes(const StepShape& shape, std::uint64_t n_tokens, std::uint64_t n_pairs, wire::CombineMode mode, wire::RowType type) {
+StepBytes exchange_bytes(const StepShape& shape, std::uint64_t n_tokens, std::uint64_t n_pairs, wire::CombineMode mode,
+                         wire::RowType type) {
   const wire::Program program = program_of(shape);
   StepBytes bytes;
   bytes.dispatch = wire::frame_header_bytes + wire::dispatch_bytes(program, type, n_tokens, n_pairs);

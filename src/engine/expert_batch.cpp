@@ -48,29 +48,34 @@ void sum_rows(const float* rows, std::size_t n_rows, std::size_t n, float* to) {
 
 Result<> check_request(const wire::Program& program, const ExpertLayer& layer, const HostRequest& request) {
   if (request.inputs.size() != program.inputs.size()) {
-    return fail(ErrorKind::invalid_input, "the request brings {} inputs, its program takes {}", request.inputs.size(), program.inputs.size());
+    return fail(ErrorKind::invalid_input, "the request brings {} inputs, its program takes {}", request.inputs.size(),
+                program.inputs.size());
   }
   for (std::size_t k = 0; k < program.inputs.size(); ++k) {
     const bool token = program.inputs[k].kind == wire::Input::Kind::token;
     const std::size_t wanted = (token ? std::size_t{request.n_tokens} : request.pairs.size()) * program.inputs[k].n;
     if (request.inputs[k].size() != wanted) {
-      return fail(ErrorKind::invalid_input, "input {} of the request has {} elements, its pairs and tokens need {}", k, request.inputs[k].size(), wanted);
+      return fail(ErrorKind::invalid_input, "input {} of the request has {} elements, its pairs and tokens need {}", k,
+                  request.inputs[k].size(), wanted);
     }
   }
   const std::size_t n_rows = request.mode == wire::CombineMode::raw ? request.pairs.size() : request.n_tokens;
   if (request.output.size() != n_rows * program.n_out()) {
-    return fail(ErrorKind::invalid_input, "the request has room for {} result elements, {} are needed", request.output.size(), n_rows * program.n_out());
+    return fail(ErrorKind::invalid_input, "the request has room for {} result elements, {} are needed", request.output.size(),
+                n_rows * program.n_out());
   }
   std::uint32_t token = 0, n_of_token = 0;
   for (const wire::WirePair& pair : request.pairs) {
-    if (pair.token >= request.n_tokens || pair.token < token) return fail(ErrorKind::invalid_input, "the request's pairs are not grouped by its {} tokens", request.n_tokens);
+    if (pair.token >= request.n_tokens || pair.token < token)
+      return fail(ErrorKind::invalid_input, "the request's pairs are not grouped by its {} tokens", request.n_tokens);
     n_of_token = pair.token == token ? n_of_token + 1 : 1;
     token = pair.token;
     if (n_of_token > wire::max_token_pairs) return fail(ErrorKind::invalid_input, "a token has more than {} pairs", wire::max_token_pairs);
     if (pair.expert >= layer.n_expert) {
       return fail(ErrorKind::invalid_input, "expert {} of layer {} does not exist, there are {}", pair.expert, layer.key, layer.n_expert);
     }
-    if (!layer.holds(pair.expert)) return fail(ErrorKind::not_found, "expert {} of layer {} is not held by this worker", pair.expert, layer.key);
+    if (!layer.holds(pair.expert))
+      return fail(ErrorKind::not_found, "expert {} of layer {} is not held by this worker", pair.expert, layer.key);
   }
   return {};
 }

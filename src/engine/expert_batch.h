@@ -44,9 +44,9 @@ class ExpertBatch {
   const ExpertLayer* layer_ = nullptr;
   std::span<HostRequest> requests_;
   std::vector<BatchToken> tokens_;
-  bool repeated_expert_ = false;       ///< some token selects an expert twice
-  std::vector<std::uint32_t> seen_;    ///< by expert: the last token that selected it
-  std::vector<std::byte> staging_;     ///< for devices whose memory the host cannot reach
+  bool repeated_expert_ = false;     ///< some token selects an expert twice
+  std::vector<std::uint32_t> seen_;  ///< by expert: the last token that selected it
+  std::vector<std::byte> staging_;   ///< for devices whose memory the host cannot reach
 };
 
 }  // namespace linkcpp::engine

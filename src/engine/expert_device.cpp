@@ -62,7 +62,8 @@ std::vector<std::pair<std::string, std::string>> list_devices() {
 
 Result<std::unique_ptr<ExpertDevice>> ExpertDevice::open(const std::string& name, int n_threads) {
   load_backends_once();
-  if (n_threads < 0 || n_threads > max_threads) return fail(ErrorKind::invalid_input, "{} threads are not possible: choose 1 to {}, or 0 for all cores", n_threads, max_threads);
+  if (n_threads < 0 || n_threads > max_threads)
+    return fail(ErrorKind::invalid_input, "{} threads are not possible: choose 1 to {}, or 0 for all cores", n_threads, max_threads);
   std::unique_ptr<ExpertDevice> result(new ExpertDevice);
   result->device_ = ggml_backend_dev_by_name(name.c_str());
   if (result->device_ == nullptr || !can_host(result->device_)) {
@@ -75,7 +76,9 @@ Result<std::unique_ptr<ExpertDevice>> ExpertDevice::open(const std::string& name
     set(result->backend_.get(), result->n_threads_);
   }
   if (const auto set = function_of<ggml_backend_set_abort_callback_t>(result->device_, "ggml_backend_set_abort_callback")) {
-    set(result->backend_.get(), [](void* flag) { return static_cast<std::atomic<bool>*>(flag)->load(std::memory_order_relaxed); }, &result->interrupted_);
+    set(
+        result->backend_.get(), [](void* flag) { return static_cast<std::atomic<bool>*>(flag)->load(std::memory_order_relaxed); },
+        &result->interrupted_);
   }
   return result;
 }
@@ -96,10 +99,14 @@ std::string ExpertDevice::description() const {
 Result<> ExpertDevice::compute(ggml_cgraph* graph) {
   const ggml_status status = interrupted_ ? GGML_STATUS_ABORTED : ggml_backend_graph_compute(backend_.get(), graph);
   switch (status) {
-    case GGML_STATUS_SUCCESS: return {};
-    case GGML_STATUS_ABORTED: return fail(ErrorKind::unavailable, "the worker is stopping");
-    case GGML_STATUS_ALLOC_FAILED: return fail(ErrorKind::unavailable, "the device is out of memory for this batch");
-    default: return fail(ErrorKind::internal, "the device failed to compute (status {})", static_cast<int>(status));
+    case GGML_STATUS_SUCCESS:
+      return {};
+    case GGML_STATUS_ABORTED:
+      return fail(ErrorKind::unavailable, "the worker is stopping");
+    case GGML_STATUS_ALLOC_FAILED:
+      return fail(ErrorKind::unavailable, "the device is out of memory for this batch");
+    default:
+      return fail(ErrorKind::internal, "the device failed to compute (status {})", static_cast<int>(status));
   }
 }
 

@@ -6,8 +6,8 @@
 namespace linkcpp::engine {
 namespace {
 
-constexpr std::size_t tensors_per_op = 6;    // result, two contiguous copies, reshaping around it
-constexpr std::size_t other_tensors = 8;     // ids and their reshaping, copy of the output
+constexpr std::size_t tensors_per_op = 6;  // result, two contiguous copies, reshaping around it
+constexpr std::size_t other_tensors = 8;   // ids and their reshaping, copy of the output
 
 }  // namespace
 
@@ -16,7 +16,8 @@ class GraphBuilder {
   GraphBuilder(const wire::Program& program, const BoundProgram& bound, PairForm form, ExpertGraph& to)
       : p_(program), bound_(bound), form_(form), to_(to) {
     const std::size_t n = p_.ops.size() * tensors_per_op + p_.inputs.size() + other_tensors;
-    to_.context_.reset(ggml_init({.mem_size = n * ggml_tensor_overhead() + ggml_graph_overhead_custom(n, false), .mem_buffer = nullptr, .no_alloc = true}));
+    to_.context_.reset(ggml_init(
+        {.mem_size = n * ggml_tensor_overhead() + ggml_graph_overhead_custom(n, false), .mem_buffer = nullptr, .no_alloc = true}));
     c_ = to_.context_.get();
     to_.graph_ = ggml_new_graph_custom(c_, n, false);
   }
@@ -112,18 +113,28 @@ class GraphBuilder {
         const auto kind = static_cast<ggml_glu_op>(op.params[0]);
         return b != nullptr ? ggml_glu_split(c_, a, b, kind) : ggml_glu(c_, a, kind, op.params[1] != 0);
       }
-      case Kind::clamp: return ggml_clamp(c_, a, std::bit_cast<float>(op.params[0]), std::bit_cast<float>(op.params[1]));
-      case Kind::unary: return ggml_unary(c_, contiguous(a), static_cast<ggml_unary_op>(op.params[0]));
-      case Kind::scale: return ggml_scale(c_, contiguous(a), 1.0f);
-      case Kind::mul: return ggml_mul(c_, contiguous(a), contiguous(b));
-      case Kind::add: return ggml_add(c_, contiguous(a), contiguous(b));
-      case Kind::sub: return ggml_sub(c_, contiguous(a), contiguous(b));
-      case Kind::div: return ggml_div(c_, contiguous(a), contiguous(b));
-      case Kind::sqr: return ggml_sqr(c_, contiguous(a));
-      case Kind::sqrt: return ggml_sqrt(c_, contiguous(a));
+      case Kind::clamp:
+        return ggml_clamp(c_, a, std::bit_cast<float>(op.params[0]), std::bit_cast<float>(op.params[1]));
+      case Kind::unary:
+        return ggml_unary(c_, contiguous(a), static_cast<ggml_unary_op>(op.params[0]));
+      case Kind::scale:
+        return ggml_scale(c_, contiguous(a), 1.0f);
+      case Kind::mul:
+        return ggml_mul(c_, contiguous(a), contiguous(b));
+      case Kind::add:
+        return ggml_add(c_, contiguous(a), contiguous(b));
+      case Kind::sub:
+        return ggml_sub(c_, contiguous(a), contiguous(b));
+      case Kind::div:
+        return ggml_div(c_, contiguous(a), contiguous(b));
+      case Kind::sqr:
+        return ggml_sqr(c_, contiguous(a));
+      case Kind::sqrt:
+        return ggml_sqrt(c_, contiguous(a));
       case Kind::mul_mat_id:
       case Kind::add_id:
-      case Kind::view: break;
+      case Kind::view:
+        break;
     }
     return a;
   }
@@ -136,7 +147,9 @@ class GraphBuilder {
   std::vector<ggml_tensor*> ops_;
 };
 
-ExpertGraph::ExpertGraph(const wire::Program& program, const BoundProgram& bound, PairForm form) { GraphBuilder(program, bound, form, *this).build(); }
+ExpertGraph::ExpertGraph(const wire::Program& program, const BoundProgram& bound, PairForm form) {
+  GraphBuilder(program, bound, form, *this).build();
+}
 
 Result<> ExpertGraph::allocate(ggml_gallocr_t allocator) {
   if (ggml_gallocr_alloc_graph(allocator, graph_)) return {};

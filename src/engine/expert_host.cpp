@@ -13,11 +13,11 @@
 namespace linkcpp::engine {
 namespace {
 
-constexpr std::size_t max_programs = 256;             // remembered with what was found about them
-constexpr std::size_t max_cached_pairs = 64;          // graphs up to this size are kept: decoding needs the same few again and again
+constexpr std::size_t max_programs = 256;     // remembered with what was found about them
+constexpr std::size_t max_cached_pairs = 64;  // graphs up to this size are kept: decoding needs the same few again and again
 constexpr std::size_t max_cached_graphs = 64;
 constexpr std::uint64_t max_cached_bytes = 256u << 20;
-constexpr std::size_t max_graph_pairs = 4096;         // of rows that do not depend on their neighbours; bounds memory
+constexpr std::size_t max_graph_pairs = 4096;  // of rows that do not depend on their neighbours; bounds memory
 
 /// Layers whose weights have these types and shapes can share a graph.
 struct WeightShape {
@@ -177,7 +177,8 @@ class GgmlExpertHost final : public ExpertHost {
       if (form.grid && !bound.grid) continue;
       const ExpertGraph probe(program, bound, form);
       if (const ggml_tensor* node = probe.unsupported(*device_)) {
-        return fail(ErrorKind::incompatible, "the device {} cannot compute {} as layer {} needs it", device_->description(), ggml_op_desc(node), key);
+        return fail(ErrorKind::incompatible, "the device {} cannot compute {} as layer {} needs it", device_->description(),
+                    ggml_op_desc(node), key);
       }
     }
     return {};
@@ -221,9 +222,8 @@ class GgmlExpertHost final : public ExpertHost {
   }
 
   Result<ExpertGraph*> cached_graph(const Prepared& p, PairForm form) {
-    const auto found = std::ranges::find_if(graphs_, [&](const CachedGraph& g) {
-      return g.form == form && g.program == current_->serial && g.signature == p.signature;
-    });
+    const auto found = std::ranges::find_if(
+        graphs_, [&](const CachedGraph& g) { return g.form == form && g.program == current_->serial && g.signature == p.signature; });
     if (found != graphs_.end()) {
       graphs_.splice(graphs_.begin(), graphs_, found);
     } else if (auto added = add_graph(p, form); !added) {
@@ -259,7 +259,7 @@ class GgmlExpertHost final : public ExpertHost {
   std::list<KnownProgram> programs_;  ///< most recently used first
   KnownProgram* current_ = nullptr;   ///< of the call in progress
   std::uint64_t last_serial_ = 0;
-  std::list<CachedGraph> graphs_;     ///< most recently used first
+  std::list<CachedGraph> graphs_;  ///< most recently used first
   std::uint64_t cached_bytes_ = 0;
   AllocatorPtr large_allocator_;
   ExpertBatch batch_;

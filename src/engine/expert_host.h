@@ -28,10 +28,10 @@ Result<std::vector<ExpertRange>> parse_expert_ranges(const std::string& text, st
 std::vector<std::pair<std::string, std::string>> list_devices();
 
 struct HostOptions {
-  std::string device = "CPU";            ///< a ggml device name as list_devices() shows it
-  int n_threads = 0;                     ///< 0: as many as cores
-  bool repack = false;                   ///< CPU: copy slices into the engine's repacked layout (faster, not zero-copy)
-  bool copy = false;                     ///< CPU: copy slices into memory instead of mapping the file
+  std::string device = "CPU";  ///< a ggml device name as list_devices() shows it
+  int n_threads = 0;           ///< 0: as many as cores
+  bool repack = false;         ///< CPU: copy slices into the engine's repacked layout (faster, not zero-copy)
+  bool copy = false;           ///< CPU: copy slices into memory instead of mapping the file
   std::vector<ExpertRange> experts;
   std::uint64_t max_graph_bytes = 8ull << 30;  ///< a program that may need more for one token is refused; batches are cut to it
 };
@@ -39,8 +39,8 @@ struct HostOptions {
 /// One part of a batch: what a single request wants computed. All parts of a batch share layer and program.
 struct HostRequest {
   std::uint32_t n_tokens = 0;
-  std::span<const wire::WirePair> pairs;          ///< grouped by token, tokens ascending
-  std::vector<std::span<const float>> inputs;     ///< per program input: n_tokens or pairs.size() rows of Input::n floats
+  std::span<const wire::WirePair> pairs;       ///< grouped by token, tokens ascending
+  std::vector<std::span<const float>> inputs;  ///< per program input: n_tokens or pairs.size() rows of Input::n floats
   wire::CombineMode mode = wire::CombineMode::raw;
   /// Result rows: pairs.size() (raw) or n_tokens (sum) rows of program.n_out() floats. A token without pairs sums to zero.
   std::span<float> output;
@@ -63,7 +63,8 @@ class ExpertHost {
   virtual Result<> validate(const wire::Program& program, LayerKey layer) = 0;
   /// What run() would refuse a request for: the program, a span of the wrong length, pairs out of order, an expert that is not held.
   virtual Result<> check(const wire::Program& program, LayerKey layer, const HostRequest& request) = 0;
-  /// Computes a batch, in one graph where that leaves each request's bits as if it were alone. Fails without computing if check() refuses one of its requests; on any failure the outputs are undefined.
+  /// Computes a batch, in one graph where that leaves each request's bits as if it were alone. Fails without computing if check() refuses
+  /// one of its requests; on any failure the outputs are undefined.
   virtual Result<> run(const wire::Program& program, LayerKey layer, std::span<HostRequest> batch) = 0;
   /// Makes a run() in progress, and all later ones, fail with `unavailable` soon. From any thread.
   virtual void interrupt() noexcept = 0;

@@ -16,8 +16,8 @@ bool is_finite(std::int32_t param) { return std::isfinite(std::bit_cast<float>(p
 
 /// Precision hints of matrix products. Hints that let the engine replace the weight by something it is said to be are not among them.
 bool is_precision(std::int32_t param) {
-  return param == GGML_PREC_UNDEFINED || param == GGML_PREC_F32 || param == GGML_PREC_BF16 || param == GGML_PREC_F16 || param == GGML_PREC_Q8 ||
-         param == GGML_PREC_Q4;
+  return param == GGML_PREC_UNDEFINED || param == GGML_PREC_F32 || param == GGML_PREC_BF16 || param == GGML_PREC_F16 ||
+         param == GGML_PREC_Q8 || param == GGML_PREC_Q4;
 }
 
 class Binder {
@@ -65,7 +65,8 @@ class Binder {
     if (op.kind != OpKind::mul_mat_id && op.kind != OpKind::add_id) return {};
     const ExpertWeight& weight = *bound_.weights[op.sources[1].index];
     const std::string& role = p_.weights[op.sources[1].index];
-    if (weight.is_bias != (op.kind == OpKind::add_id)) return bad("op {} uses '{}', which is {}", i, role, weight.is_bias ? "a bias" : "no bias");
+    if (weight.is_bias != (op.kind == OpKind::add_id))
+      return bad("op {} uses '{}', which is {}", i, role, weight.is_bias ? "a bias" : "no bias");
     if (weight.n_out != op.n_out) return bad("op {} makes rows of {}, '{}' makes rows of {}", i, op.n_out, role, weight.n_out);
     if (op.kind == OpKind::add_id) return {};
     const std::uint32_t n_in = length(op.sources[0]);
@@ -77,18 +78,30 @@ class Binder {
 
   Result<> check_params(std::size_t i) const {
     const auto& params = p_.ops[i].params;
-    const auto zero_from = [&](std::size_t k) { return std::all_of(params.begin() + k, params.end(), [](std::int32_t p) { return p == 0; }); };
+    const auto zero_from = [&](std::size_t k) {
+      return std::all_of(params.begin() + k, params.end(), [](std::int32_t p) { return p == 0; });
+    };
     const auto numbers_from = [&](std::size_t k) { return std::all_of(params.begin() + k, params.end(), is_number); };
     bool known = true;
     switch (p_.ops[i].kind) {
-      case OpKind::mul_mat_id: known = std::ranges::all_of(params, is_precision); break;
+      case OpKind::mul_mat_id:
+        known = std::ranges::all_of(params, is_precision);
+        break;
       case OpKind::glu:
         known = params[0] >= 0 && params[0] < GGML_GLU_OP_COUNT && (params[1] == 0 || params[1] == 1) && numbers_from(2);
         break;
-      case OpKind::unary: known = params[0] >= 0 && params[0] < GGML_UNARY_OP_COUNT && numbers_from(1); break;
-      case OpKind::clamp: known = is_number(params[0]) && is_number(params[1]) && zero_from(2); break;  // infinite: open to that side
-      case OpKind::scale: known = is_finite(params[0]) && is_finite(params[1]) && zero_from(2); break;
-      default: known = zero_from(0); break;
+      case OpKind::unary:
+        known = params[0] >= 0 && params[0] < GGML_UNARY_OP_COUNT && numbers_from(1);
+        break;
+      case OpKind::clamp:
+        known = is_number(params[0]) && is_number(params[1]) && zero_from(2);
+        break;  // infinite: open to that side
+      case OpKind::scale:
+        known = is_finite(params[0]) && is_finite(params[1]) && zero_from(2);
+        break;
+      default:
+        known = zero_from(0);
+        break;
     }
     if (!known) return bad("op {} has parameters that this engine does not know", i);
     return {};

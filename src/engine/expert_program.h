@@ -15,7 +15,7 @@ struct BoundProgram {
   /// Whether token rows may be left unexpanded where every token has the same number of pairs: no op computes a pair's row
   /// out of operands in an order that ggml does not broadcast.
   bool grid = false;
-  std::uint64_t pair_bytes = 0;              ///< upper bound of compute memory for one pair
+  std::uint64_t pair_bytes = 0;  ///< upper bound of compute memory for one pair
 };
 
 Result<BoundProgram> bind_program(const wire::Program& program, const ExpertLayer& layer);

@@ -14,16 +14,16 @@ namespace linkcpp::engine {
 
 /// One region of one pass, ready to be dispatched. Everything pointed to must live until await() returns.
 struct RegionCall {
-  std::uint16_t layer = 0;                    ///< LayerKey
+  std::uint16_t layer = 0;  ///< LayerKey
   std::uint64_t program_id = 0;
   const wire::Program* program = nullptr;
   std::uint32_t n_tokens = 0;
   std::uint32_t top_k = 0;
-  std::span<const std::int32_t> experts;      ///< n_tokens * top_k selected expert ids, token-major
+  std::span<const std::int32_t> experts;  ///< n_tokens * top_k selected expert ids, token-major
   /// Per program input: token inputs n_tokens rows, pair inputs n_tokens*top_k rows (token-major), each of Input::n floats.
   std::vector<std::span<const float>> inputs;
-  bool sum = false;                           ///< output: one summed row a token instead of a row a pair
-  std::span<float> output;                    ///< n_tokens (sum) or n_tokens*top_k (raw, token-major) rows of program->n_out()
+  bool sum = false;         ///< output: one summed row a token instead of a row a pair
+  std::span<float> output;  ///< n_tokens (sum) or n_tokens*top_k (raw, token-major) rows of program->n_out()
 };
 
 /// Threading: begin and await from the graph's compute thread; several graphs may do so at once.

@@ -17,7 +17,7 @@ namespace linkcpp::engine {
 Result<std::unique_ptr<FileMapping>> FileMapping::open(const std::filesystem::path& path) {
   const int fd = ::open(path.c_str(), O_RDONLY | O_CLOEXEC);
   if (fd < 0) return fail(ErrorKind::io, "cannot open {}: {}", path.string(), std::strerror(errno));
-  struct stat status {};
+  struct stat status{};
   void* data = MAP_FAILED;
   std::size_t size = 0;
   if (::fstat(fd, &status) == 0 && status.st_size > 0) {
@@ -132,7 +132,8 @@ class WeightLoader {
     }
     const std::uint64_t bytes = tensor.slice_bytes * tensor.n_expert;
     if (tensor.offset > file->size() || bytes > file->size() - tensor.offset) {
-      return fail(ErrorKind::invalid_input, "{} has become shorter than its header says: '{}' ends behind it", anatomy_.files[tensor.file].string(), tensor.name);
+      return fail(ErrorKind::invalid_input, "{} has become shorter than its header says: '{}' ends behind it",
+                  anatomy_.files[tensor.file].string(), tensor.name);
     }
     return file.get();
   }
@@ -201,7 +202,8 @@ class WeightLoader {
   Result<> upload(const ExpertTensor& from, const FileMapping& file, const std::vector<Run>& runs, ggml_backend_buffer_type_t place,
                   ExpertWeight& weight) {
     if (!from.is_bias && !multiplies(from, place)) {
-      return fail(ErrorKind::invalid_input, "the device {} cannot compute experts of type {} ('{}'): choose another --device, or requantise the model",
+      return fail(ErrorKind::invalid_input,
+                  "the device {} cannot compute experts of type {} ('{}'): choose another --device, or requantise the model",
                   device_.description(), from.type_name, from.name);
     }
     std::uint32_t n_held = 0;
@@ -211,8 +213,10 @@ class WeightLoader {
     if (auto fits = check_bytes(from, weight.tensor, n_held); !fits) return fits;
     const std::size_t bytes = ggml_backend_buft_get_alloc_size(place, weight.tensor);
     BufferPtr buffer(ggml_backend_buft_alloc_buffer(place, bytes));
-    if (!buffer || ggml_backend_tensor_alloc(buffer.get(), weight.tensor, ggml_backend_buffer_get_base(buffer.get())) != GGML_STATUS_SUCCESS) {
-      return fail(ErrorKind::unavailable, "no room for {} MiB of '{}' on {}: hold fewer experts", bytes >> 20, from.name, device_.description());
+    if (!buffer ||
+        ggml_backend_tensor_alloc(buffer.get(), weight.tensor, ggml_backend_buffer_get_base(buffer.get())) != GGML_STATUS_SUCCESS) {
+      return fail(ErrorKind::unavailable, "no room for {} MiB of '{}' on {}: hold fewer experts", bytes >> 20, from.name,
+                  device_.description());
     }
     ggml_backend_buffer_set_usage(buffer.get(), GGML_BACKEND_BUFFER_USAGE_WEIGHTS);
     fill(from, file, runs, weight.tensor);
@@ -236,7 +240,8 @@ class WeightLoader {
 
   static Result<> check_bytes(const ExpertTensor& from, const ggml_tensor* tensor, std::uint64_t n) {
     if (ggml_nbytes(tensor) == from.slice_bytes * n) return {};
-    return fail(ErrorKind::internal, "'{}' should have {} bytes an expert, the engine counts {}", from.name, from.slice_bytes, ggml_nbytes(tensor) / n);
+    return fail(ErrorKind::internal, "'{}' should have {} bytes an expert, the engine counts {}", from.name, from.slice_bytes,
+                ggml_nbytes(tensor) / n);
   }
 
   const Anatomy& anatomy_;

@@ -21,14 +21,14 @@ struct ExpertWeight {
   ggml_tensor* tensor = nullptr;
   bool is_bias = false;
   bool local_ids = false;
-  std::int64_t n_in = 0;   ///< 0 for a bias
+  std::int64_t n_in = 0;  ///< 0 for a bias
   std::int64_t n_out = 0;
 };
 
 struct ExpertLayer {
   LayerKey key = 0;
   std::uint32_t n_expert = 0;
-  std::vector<std::int32_t> local;  ///< by global expert number: place among the held ones, or -1
+  std::vector<std::int32_t> local;                           ///< by global expert number: place among the held ones, or -1
   std::map<std::string, ExpertWeight, std::less<>> weights;  ///< by role
 
   [[nodiscard]] bool holds(std::uint32_t expert) const { return expert < n_expert && local[expert] >= 0; }
@@ -68,8 +68,8 @@ class ExpertWeights {
  private:
   friend class WeightLoader;
   std::vector<std::unique_ptr<FileMapping>> files_;
-  ContextPtr context_;               ///< of the tensors' descriptions
-  std::vector<BufferPtr> buffers_;   ///< of uploaded tensors
+  ContextPtr context_;              ///< of the tensors' descriptions
+  std::vector<BufferPtr> buffers_;  ///< of uploaded tensors
   std::map<LayerKey, ExpertLayer> layers_;
   std::uint64_t held_bytes_ = 0;
 };

@@ -65,17 +65,28 @@ bool is_view_op(ggml_op op) {
 
 std::optional<wire::OpKind> row_wise_kind(ggml_op op) {
   switch (op) {
-    case GGML_OP_GLU: return wire::OpKind::glu;
-    case GGML_OP_UNARY: return wire::OpKind::unary;
-    case GGML_OP_CLAMP: return wire::OpKind::clamp;
-    case GGML_OP_SCALE: return wire::OpKind::scale;
-    case GGML_OP_MUL: return wire::OpKind::mul;
-    case GGML_OP_ADD: return wire::OpKind::add;
-    case GGML_OP_SUB: return wire::OpKind::sub;
-    case GGML_OP_DIV: return wire::OpKind::div;
-    case GGML_OP_SQR: return wire::OpKind::sqr;
-    case GGML_OP_SQRT: return wire::OpKind::sqrt;
-    default: return std::nullopt;
+    case GGML_OP_GLU:
+      return wire::OpKind::glu;
+    case GGML_OP_UNARY:
+      return wire::OpKind::unary;
+    case GGML_OP_CLAMP:
+      return wire::OpKind::clamp;
+    case GGML_OP_SCALE:
+      return wire::OpKind::scale;
+    case GGML_OP_MUL:
+      return wire::OpKind::mul;
+    case GGML_OP_ADD:
+      return wire::OpKind::add;
+    case GGML_OP_SUB:
+      return wire::OpKind::sub;
+    case GGML_OP_DIV:
+      return wire::OpKind::div;
+    case GGML_OP_SQR:
+      return wire::OpKind::sqr;
+    case GGML_OP_SQRT:
+      return wire::OpKind::sqrt;
+    default:
+      return std::nullopt;
   }
 }
 
@@ -83,9 +94,9 @@ std::optional<wire::OpKind> row_wise_kind(ggml_op op) {
 struct Draft {
   LayerKey layer = 0;
   const ggml_tensor* ids = nullptr;
-  std::vector<int> ops;         ///< node indices, in program order
-  std::vector<int> reduction;   ///< slot views and ADDs (or the CONT of top-1), when reduced
-  std::vector<int> input_use;   ///< for each input: first node index that uses it
+  std::vector<int> ops;        ///< node indices, in program order
+  std::vector<int> reduction;  ///< slot views and ADDs (or the CONT of top-1), when reduced
+  std::vector<int> input_use;  ///< for each input: first node index that uses it
   Region region;
   int output = none;
 };
@@ -93,8 +104,13 @@ struct Draft {
 class Planner {
  public:
   Planner(const abi::Graph& graph, const ExpertFilter& is_expert)
-      : graph_(graph), is_expert_(is_expert), index_(graph), owner_(graph.n_nodes, none), op_slot_(graph.n_nodes, 0),
-        taint_(graph.n_nodes, none), uses_(graph.n_nodes, 0) {}
+      : graph_(graph),
+        is_expert_(is_expert),
+        index_(graph),
+        owner_(graph.n_nodes, none),
+        op_slot_(graph.n_nodes, 0),
+        taint_(graph.n_nodes, none),
+        uses_(graph.n_nodes, 0) {}
 
   Plan run() {
     count_uses();
@@ -275,7 +291,8 @@ class Planner {
     const bool pair = !is_token_shape(d, t);
     inputs.push_back({t, pair});
     draft.input_use.push_back(user);
-    draft.region.program.inputs.push_back({pair ? wire::Input::Kind::pair : wire::Input::Kind::token, static_cast<std::uint32_t>(t->ne[0])});
+    draft.region.program.inputs.push_back(
+        {pair ? wire::Input::Kind::pair : wire::Input::Kind::token, static_cast<std::uint32_t>(t->ne[0])});
     return {wire::Source::Kind::input, static_cast<std::uint16_t>(inputs.size() - 1)};
   }
 
@@ -334,7 +351,9 @@ class Planner {
         ++seen;
         continue;
       }
-      const auto is_slot = [&](const ggml_tensor* s, std::int64_t slot) { return slot < top_k && views[slot] != none && s == node(views[slot]); };
+      const auto is_slot = [&](const ggml_tensor* s, std::int64_t slot) {
+        return slot < top_k && views[slot] != none && s == node(views[slot]);
+      };
       if (top_k == 1 && t->op == GGML_OP_CONT && is_slot(t->src[0], 0)) {
         next = 1;
         chain.push_back(i);

@@ -18,7 +18,7 @@ namespace linkcpp::engine {
 /// An activation that a region needs from outside.
 struct RegionInput {
   const ggml_tensor* tensor = nullptr;
-  bool pair = false;       ///< a row a (token, slot) pair; else a row a token
+  bool pair = false;  ///< a row a (token, slot) pair; else a row a token
 };
 
 /// One routed-expert region: everything between the hidden state and the sum over the selected experts.
@@ -29,9 +29,9 @@ struct Region {
   const ggml_tensor* ids = nullptr;  ///< [top_k, n_tokens] I32, rows may be strided
   std::uint32_t top_k = 0;
   std::uint32_t n_tokens = 0;
-  std::vector<RegionInput> inputs;   ///< in the order of program.inputs
-  ggml_tensor* output = nullptr;     ///< reduced: [n, n_tokens]; else the pair rows [n, top_k, n_tokens]
-  bool reduced = false;              ///< the sum over slots belongs to the region
+  std::vector<RegionInput> inputs;  ///< in the order of program.inputs
+  ggml_tensor* output = nullptr;    ///< reduced: [n, n_tokens]; else the pair rows [n, top_k, n_tokens]
+  bool reduced = false;             ///< the sum over slots belongs to the region
 };
 
 /// A step of the plan between two pieces of base work.
@@ -52,10 +52,10 @@ struct PlanEvent {
 struct Plan {
   std::vector<ggml_tensor*> base_nodes;  ///< what the base device computes, in graph order
   std::vector<Region> regions;
-  std::vector<PlanEvent> events;         ///< by `after`
+  std::vector<PlanEvent> events;  ///< by `after`
   /// For each base node, nodes of real work up to and including it: tells whether a range holds any.
   std::vector<std::uint32_t> work_before;
-  std::string error;                     ///< not empty: an expert tensor is used in a way that cannot be dispatched; the pass must fail
+  std::string error;  ///< not empty: an expert tensor is used in a way that cannot be dispatched; the pass must fail
 
   [[nodiscard]] bool has_work(std::size_t first, std::size_t last) const { return work_before[last] != work_before[first]; }
 };

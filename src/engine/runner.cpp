@@ -79,9 +79,8 @@ const Plan& Runner::plan_for(const abi::Graph& graph) {
   const ggml_tensor* first = graph.n_nodes > 0 ? graph.nodes[0] : nullptr;
   const ggml_tensor* last = graph.n_nodes > 0 ? graph.nodes[graph.n_nodes - 1] : nullptr;
   if (graph.uid != 0) {
-    const auto found = std::ranges::find_if(plans_, [&](const Cached& c) {
-      return c.uid == graph.uid && c.n_nodes == graph.n_nodes && c.first == first && c.last == last;
-    });
+    const auto found = std::ranges::find_if(
+        plans_, [&](const Cached& c) { return c.uid == graph.uid && c.n_nodes == graph.n_nodes && c.first == first && c.last == last; });
     if (found != plans_.end()) {
       ++counters_.cached;
       plans_.splice(plans_.begin(), plans_, found);
@@ -137,13 +136,17 @@ Result<> Runner::handle(const Plan& plan, const PlanEvent& event, const std::fun
   const Region& region = plan.regions[event.region];
   Flight& flight = flights_[event.region];
   switch (event.kind) {
-    case PlanEvent::Kind::snapshot_ids: read_rows(region.ids, flight.ids, scratch_); return {};
+    case PlanEvent::Kind::snapshot_ids:
+      read_rows(region.ids, flight.ids, scratch_);
+      return {};
     case PlanEvent::Kind::snapshot_input:
       if (flight.inputs.size() < region.inputs.size()) flight.inputs.resize(region.inputs.size());
       read_rows(region.inputs[event.input].tensor, flight.inputs[event.input], scratch_);
       return {};
-    case PlanEvent::Kind::dispatch: return dispatch(region, flight, aborted);
-    case PlanEvent::Kind::combine: return combine(region, flight, aborted);
+    case PlanEvent::Kind::dispatch:
+      return dispatch(region, flight, aborted);
+    case PlanEvent::Kind::combine:
+      return combine(region, flight, aborted);
   }
   return {};
 }

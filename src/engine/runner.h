@@ -51,8 +51,8 @@ class Runner {
     RegionCall call;
     std::vector<std::int32_t> ids;
     std::vector<std::vector<float>> inputs;
-    std::vector<float> rows;      ///< what comes back
-    std::vector<float> staging;   ///< summed result on its way to a device without host memory
+    std::vector<float> rows;     ///< what comes back
+    std::vector<float> staging;  ///< summed result on its way to a device without host memory
     ExpertService::Ticket ticket = 0;
     bool begun = false, done = false;
   };

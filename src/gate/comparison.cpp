@@ -35,7 +35,8 @@ void Comparison::note_difference(std::string_view where, Row a, Row b) {
   for (std::size_t i = 0; i < a.size(); ++i) {
     const double diff = std::fabs(static_cast<double>(a[i]) - b[i]);
     max_diff_ = std::isnan(diff) ? std::numeric_limits<double>::infinity() : std::max(max_diff_, diff);
-    if (first_.is_null() && std::memcmp(&a[i], &b[i], sizeof(float)) != 0) first_ = {{"row", where}, {"token", i}, {"a", a[i]}, {"b", b[i]}};
+    if (first_.is_null() && std::memcmp(&a[i], &b[i], sizeof(float)) != 0)
+      first_ = {{"row", where}, {"token", i}, {"a", a[i]}, {"b", b[i]}};
   }
 }
 
@@ -76,7 +77,8 @@ void Comparison::note_angle(std::string_view where, Row a, Row b) {
 }
 
 Figures Comparison::figures() const {
-  Figures result{.rows = rows_, .different_rows = different_rows_, .max_abs_diff = max_diff_, .max_kld = max_kld_, .worst_cosine = worst_cosine_};
+  Figures result{
+      .rows = rows_, .different_rows = different_rows_, .max_abs_diff = max_diff_, .max_kld = max_kld_, .worst_cosine = worst_cosine_};
   if (rows_ > 0) {
     const auto n = static_cast<double>(rows_);
     result.mean_kld = kld_sum_ / n;
@@ -92,7 +94,8 @@ Figures Comparison::figures() const {
 
 nlohmann::json Comparison::to_json() const {
   const Figures f = figures();
-  nlohmann::json json{{"rows", f.rows}, {"identical", f.identical()}, {"different_rows", f.different_rows}, {"max_abs_diff", f.max_abs_diff}};
+  nlohmann::json json{
+      {"rows", f.rows}, {"identical", f.identical()}, {"different_rows", f.different_rows}, {"max_abs_diff", f.max_abs_diff}};
   if (rows_ > 0) {
     json["mean_kld"] = f.mean_kld;
     json["max_kld"] = f.max_kld;

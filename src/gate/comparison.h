@@ -20,12 +20,12 @@ std::size_t argmax(Row row);
 /// Figures over all rows. The reference is plain llama.cpp.
 struct Figures {
   std::uint64_t rows = 0;
-  std::uint64_t different_rows = 0;   ///< rows of which any bit differs
-  double max_abs_diff = 0;            ///< of logits; infinite if one is NaN
-  double mean_kld = 0, max_kld = 0;   ///< KL divergence of the next-token distributions from the reference, in nats
+  std::uint64_t different_rows = 0;          ///< rows of which any bit differs
+  double max_abs_diff = 0;                   ///< of logits; infinite if one is NaN
+  double mean_kld = 0, max_kld = 0;          ///< KL divergence of the next-token distributions from the reference, in nats
   double mean_cosine = 1, worst_cosine = 1;  ///< of whole rows of logits
-  double argmax_agreement = 1;        ///< share of rows with the same most likely token
-  double perplexity_ratio = 1;        ///< judged / reference, over rows whose next token is known
+  double argmax_agreement = 1;               ///< share of rows with the same most likely token
+  double perplexity_ratio = 1;               ///< judged / reference, over rows whose next token is known
   [[nodiscard]] bool identical() const { return different_rows == 0; }
 };
 

@@ -30,8 +30,8 @@ Result<> evaluate(llama::TextModel& model, const std::string& text, const Evalua
   std::size_t n_chunks = tokens->size() / options.n_chunk;
   if (options.max_chunks > 0) n_chunks = std::min<std::size_t>(n_chunks, options.max_chunks);
   if (n_chunks == 0) {
-    return fail(ErrorKind::invalid_input, "the text has {} tokens, fewer than one chunk of {}: give a longer text, or shorter chunks", tokens->size(),
-                options.n_chunk);
+    return fail(ErrorKind::invalid_input, "the text has {} tokens, fewer than one chunk of {}: give a longer text, or shorter chunks",
+                tokens->size(), options.n_chunk);
   }
   for (std::size_t chunk = 0; chunk < n_chunks; ++chunk) {
     const auto part = std::span(*tokens).subspan(chunk * options.n_chunk, options.n_chunk);

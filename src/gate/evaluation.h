@@ -11,8 +11,8 @@
 namespace linkcpp::gate {
 
 struct EvaluationOptions {
-  std::uint32_t n_chunk = 512;     ///< tokens a chunk; the model's batch holds at least as many
-  std::uint32_t max_chunks = 0;    ///< stop after so many; 0: the whole text
+  std::uint32_t n_chunk = 512;   ///< tokens a chunk; the model's batch holds at least as many
+  std::uint32_t max_chunks = 0;  ///< stop after so many; 0: the whole text
 };
 
 /// Computes the chunks one after the other, each from an empty cache, and hands rows of the second half of each to `sink`, as perplexity

@@ -26,16 +26,26 @@ constexpr std::size_t typical_row = 4096;
 Json to_json(const Record& record) {
   Json rows = Json::array();
   for (const auto& row : record.rows) {
-    rows.push_back({{"mode", wire::to_string(row.setting.mode)}, {"wire", wire::to_string(row.setting.type)}, {"figures", to_json(row.figures)},
-                    {"passed", row.passed}, {"misses", row.misses}});
+    rows.push_back({{"mode", wire::to_string(row.setting.mode)},
+                    {"wire", wire::to_string(row.setting.type)},
+                    {"figures", to_json(row.figures)},
+                    {"passed", row.passed},
+                    {"misses", row.misses}});
   }
-  return {{"model", wire::to_hex(record.model)}, {"model_name", record.model_name}, {"engine", record.engine}, {"devices", record.devices},
-          {"text_sha256", record.text_sha256}, {"date", record.date}, {"thresholds", gate::to_json(record.thresholds)}, {"rows", std::move(rows)}};
+  return {{"model", wire::to_hex(record.model)},
+          {"model_name", record.model_name},
+          {"engine", record.engine},
+          {"devices", record.devices},
+          {"text_sha256", record.text_sha256},
+          {"date", record.date},
+          {"thresholds", gate::to_json(record.thresholds)},
+          {"rows", std::move(rows)}};
 }
 
 Result<std::string> text_at(const Json& json, const char* name) {
   const auto found = json.is_object() ? json.find(name) : json.end();
-  if (!json.is_object() || found == json.end() || !found->is_string()) return fail(ErrorKind::invalid_input, "'{}' is missing or not a text", name);
+  if (!json.is_object() || found == json.end() || !found->is_string())
+    return fail(ErrorKind::invalid_input, "'{}' is missing or not a text", name);
   return found->get<std::string>();
 }
 
@@ -123,7 +133,8 @@ Result<Record> unseal(std::string_view text, const net::PeerKey& trusted) {
   if (!key || key->size() != trusted.bytes.size() || !signature_bytes || signature_bytes->size() != signature.size()) {
     return fail(ErrorKind::invalid_input, "has a damaged key or signature");
   }
-  if (std::memcmp(key->data(), trusted.bytes.data(), key->size()) != 0) return fail(ErrorKind::unauthorized, "was signed by another backbone");
+  if (std::memcmp(key->data(), trusted.bytes.data(), key->size()) != 0)
+    return fail(ErrorKind::unauthorized, "was signed by another backbone");
   std::memcpy(signature.data(), signature_bytes->data(), signature.size());
   if (!net::is_signed_by(trusted, bytes_of(signed_text(sealed["record"])), signature)) {
     return fail(ErrorKind::unauthorized, "was changed after it was signed");
@@ -172,7 +183,8 @@ Found find_records(const fs::path& folder, const wire::Digest& model, const std:
     auto text = read_bounded(entry->path());
     auto record = text ? unseal(*text, trusted) : Result<Record>(pass(text));
     if (!record) {
-      found.problems.push_back(std::format("the gate record {} {}; run `linkcpp gate` again", entry->path().string(), record.error().message));
+      found.problems.push_back(
+          std::format("the gate record {} {}; run `linkcpp gate` again", entry->path().string(), record.error().message));
     } else if (record->model == model && record->engine == engine) {
       found.records.push_back(std::move(*record));
     }

@@ -50,7 +50,8 @@ struct Found {
 };
 Found find_records(const std::filesystem::path& folder, const wire::Digest& model, const std::string& engine, const net::PeerKey& trusted);
 
-/// The row type that sends the fewest bytes among those which `mode` passed in the latest record, with that record. None: f32 is to be used.
+/// The row type that sends the fewest bytes among those which `mode` passed in the latest record, with that record. None: f32 is to be
+/// used.
 struct Choice {
   wire::RowType type = wire::RowType::f32;
   const Record* record = nullptr;

@@ -120,7 +120,8 @@ Result<std::unique_ptr<Comparer>> Comparer::open(const std::string& path, std::u
   auto reference = Recording::open(path);
   if (!reference) return pass(reference);
   if ((*reference)->n_vocab() != n_vocab) {
-    return fail(ErrorKind::invalid_input, "'{}' was recorded with a vocabulary of {}, the model has {}", path, (*reference)->n_vocab(), n_vocab);
+    return fail(ErrorKind::invalid_input, "'{}' was recorded with a vocabulary of {}, the model has {}", path, (*reference)->n_vocab(),
+                n_vocab);
   }
   return std::unique_ptr<Comparer>(new Comparer(std::move(*reference)));
 }
@@ -139,7 +140,8 @@ Result<> Comparer::group(const std::string& label, std::uint32_t n_rows) {
 Result<> Comparer::row(std::int32_t target, Row logits) {
   auto reference = reference_->next_row();
   if (!reference) return pass(reference);
-  if (reference->target != target) return fail(ErrorKind::invalid_input, "{} row {}: the text differs from the reference's", label_, index_);
+  if (reference->target != target)
+    return fail(ErrorKind::invalid_input, "{} row {}: the text differs from the reference's", label_, index_);
   comparison_.add(std::format("{} row {}", label_, index_++), reference->logits, logits, target);
   return {};
 }

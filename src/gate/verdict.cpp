@@ -12,9 +12,12 @@ struct FigureField {
   const char* name;
   double Figures::* member;
 };
-constexpr std::array figure_fields{FigureField{"max_abs_diff", &Figures::max_abs_diff},         FigureField{"mean_kld", &Figures::mean_kld},
-                                   FigureField{"max_kld", &Figures::max_kld},                   FigureField{"mean_cosine", &Figures::mean_cosine},
-                                   FigureField{"worst_cosine", &Figures::worst_cosine},         FigureField{"argmax_agreement", &Figures::argmax_agreement},
+constexpr std::array figure_fields{FigureField{"max_abs_diff", &Figures::max_abs_diff},
+                                   FigureField{"mean_kld", &Figures::mean_kld},
+                                   FigureField{"max_kld", &Figures::max_kld},
+                                   FigureField{"mean_cosine", &Figures::mean_cosine},
+                                   FigureField{"worst_cosine", &Figures::worst_cosine},
+                                   FigureField{"argmax_agreement", &Figures::argmax_agreement},
                                    FigureField{"perplexity_ratio", &Figures::perplexity_ratio}};
 
 struct ThresholdField {
@@ -38,7 +41,8 @@ Result<double> number_of(const nlohmann::json& json, const char* name) {
 
 Result<std::uint64_t> count_of(const nlohmann::json& json, const char* name) {
   const auto found = json.is_object() ? json.find(name) : json.end();
-  if (!json.is_object() || found == json.end() || !found->is_number_unsigned()) return fail(ErrorKind::invalid_input, "'{}' is missing or not a count", name);
+  if (!json.is_object() || found == json.end() || !found->is_number_unsigned())
+    return fail(ErrorKind::invalid_input, "'{}' is missing or not a count", name);
   return found->get<std::uint64_t>();
 }
 
@@ -52,9 +56,12 @@ std::string misses(const Figures& figures, const Thresholds& thresholds) {
   // Written so that NaN misses.
   demand(figures.rows > 0, "nothing was compared");
   demand(figures.argmax_agreement >= thresholds.argmax_agreement,
-         std::format("same top token in {:.3f} %, at least {:.3f} % wanted", 100 * figures.argmax_agreement, 100 * thresholds.argmax_agreement));
-  demand(figures.mean_cosine >= thresholds.mean_cosine, std::format("mean cosine {:.6f}, at least {:.6f} wanted", figures.mean_cosine, thresholds.mean_cosine));
-  demand(figures.mean_kld <= thresholds.mean_kld, std::format("mean KLD {:.2e}, at most {:.2e} wanted", figures.mean_kld, thresholds.mean_kld));
+         std::format("same top token in {:.3f} %, at least {:.3f} % wanted", 100 * figures.argmax_agreement,
+                     100 * thresholds.argmax_agreement));
+  demand(figures.mean_cosine >= thresholds.mean_cosine,
+         std::format("mean cosine {:.6f}, at least {:.6f} wanted", figures.mean_cosine, thresholds.mean_cosine));
+  demand(figures.mean_kld <= thresholds.mean_kld,
+         std::format("mean KLD {:.2e}, at most {:.2e} wanted", figures.mean_kld, thresholds.mean_kld));
   demand(figures.perplexity_ratio <= thresholds.perplexity_ratio,
          std::format("perplexity ratio {:.5f}, at most {:.5f} wanted", figures.perplexity_ratio, thresholds.perplexity_ratio));
   return text;

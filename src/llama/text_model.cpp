@@ -21,8 +21,8 @@ void log_to_stderr(ggml_log_level level, const char* text, void* verbose) {
 /// leave to repack.
 ggml_backend_buffer_type_t plain_host_memory() {
   alignas(64) static std::array<std::byte, 64> bytes;
-  const std::unique_ptr<ggml_backend_buffer, void (*)(ggml_backend_buffer_t)> mapped(ggml_backend_cpu_buffer_from_ptr(bytes.data(), bytes.size()),
-                                                                                    ggml_backend_buffer_free);
+  const std::unique_ptr<ggml_backend_buffer, void (*)(ggml_backend_buffer_t)> mapped(
+      ggml_backend_cpu_buffer_from_ptr(bytes.data(), bytes.size()), ggml_backend_buffer_free);
   return ggml_backend_buffer_get_type(mapped.get());
 }
 
@@ -37,7 +37,8 @@ Result<ModelPtr> load_model(const TextModelOptions& options) {
   if (options.device != "CPU") {
     devices.push_back(ggml_backend_dev_by_name(options.device.c_str()));
     if (devices[0] == nullptr) {
-      return fail(ErrorKind::not_found, "there is no device '{}' (a plugin's device appears if GGML_BACKEND_PATH names the plugin)", options.device);
+      return fail(ErrorKind::not_found, "there is no device '{}' (a plugin's device appears if GGML_BACKEND_PATH names the plugin)",
+                  options.device);
     }
     params.n_gpu_layers = 999;
   }
@@ -83,7 +84,8 @@ Result<std::unique_ptr<TextModel>> TextModel::load(const TextModelOptions& optio
   params.n_seq_max = options.n_seq;
   params.n_threads = params.n_threads_batch = options.n_threads;
   state->context.reset(llama_init_from_model(state->model.get(), params));
-  if (!state->context) return fail(ErrorKind::unavailable, "the engine could not make a context of {} tokens for '{}'", params.n_ctx, options.path);
+  if (!state->context)
+    return fail(ErrorKind::unavailable, "the engine could not make a context of {} tokens for '{}'", params.n_ctx, options.path);
   state->n_batch = static_cast<std::int32_t>(options.n_batch);
   state->batch = llama_batch_init(state->n_batch, 0, 1);
   return std::unique_ptr<TextModel>(new TextModel(std::move(state)));
@@ -93,8 +95,8 @@ std::uint32_t TextModel::n_vocab() const { return static_cast<std::uint32_t>(lla
 
 Result<std::vector<TextModel::Token>> TextModel::tokenize(const std::string& text) const {
   std::vector<Token> tokens(text.size() + 8);
-  const int n = llama_tokenize(state_->vocab(), text.data(), static_cast<std::int32_t>(text.size()), tokens.data(), static_cast<std::int32_t>(tokens.size()),
-                               true, false);
+  const int n = llama_tokenize(state_->vocab(), text.data(), static_cast<std::int32_t>(text.size()), tokens.data(),
+                               static_cast<std::int32_t>(tokens.size()), true, false);
   if (n < 0) return fail(ErrorKind::invalid_input, "the text of {} bytes could not be tokenized", text.size());
   tokens.resize(static_cast<std::size_t>(n));
   return tokens;
@@ -121,7 +123,8 @@ Result<> TextModel::decode() {
     return fail(ErrorKind::unavailable, "the engine failed to compute a batch of {} tokens (status {})", state_->batch.n_tokens, status);
   }
   llama_synchronize(state_->context.get());
-  times_.push_back({state_->batch.n_tokens, std::chrono::duration_cast<std::chrono::microseconds>(std::chrono::steady_clock::now() - start)});
+  times_.push_back(
+      {state_->batch.n_tokens, std::chrono::duration_cast<std::chrono::microseconds>(std::chrono::steady_clock::now() - start)});
   return {};
 }
 

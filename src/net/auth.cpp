@@ -17,9 +17,11 @@ Result<Proof> make_proof(const Secret& secret, Role prover, const TlsSession::Ex
   out.raw(std::as_bytes(std::span(prover_key.bytes)));
   Proof proof{};
   std::size_t length = 0;
-  const unsigned char* made = EVP_Q_mac(nullptr, "HMAC", nullptr, "SHA256", nullptr, secret.data(), secret.size(),
-                                        reinterpret_cast<const unsigned char*>(message.data()), message.size(), proof.data(), proof.size(), &length);
-  if (made == nullptr || length != proof.size()) return fail(ErrorKind::internal, "OpenSSL cannot compute an HMAC; is its installation complete?");
+  const unsigned char* made =
+      EVP_Q_mac(nullptr, "HMAC", nullptr, "SHA256", nullptr, secret.data(), secret.size(),
+                reinterpret_cast<const unsigned char*>(message.data()), message.size(), proof.data(), proof.size(), &length);
+  if (made == nullptr || length != proof.size())
+    return fail(ErrorKind::internal, "OpenSSL cannot compute an HMAC; is its installation complete?");
   return proof;
 }
 

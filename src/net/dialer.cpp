@@ -30,9 +30,15 @@ class Dialling : public std::enable_shared_from_this<Dialling> {
  public:
   Dialling(asio::io_context& context, std::vector<std::string> addresses, Credentials credentials, LinkKnobs knobs, Dialer::OnLink on_link,
            Dialer::OnFailure on_failure)
-      : strand_(asio::make_strand(context)), resolver_(strand_), timer_(strand_), addresses_(std::move(addresses)),
-        credentials_(std::make_shared<const Credentials>(std::move(credentials))), knobs_(std::move(knobs)), on_link_(std::move(on_link)),
-        on_failure_(std::move(on_failure)), random_(std::random_device{}()) {
+      : strand_(asio::make_strand(context)),
+        resolver_(strand_),
+        timer_(strand_),
+        addresses_(std::move(addresses)),
+        credentials_(std::make_shared<const Credentials>(std::move(credentials))),
+        knobs_(std::move(knobs)),
+        on_link_(std::move(on_link)),
+        on_failure_(std::move(on_failure)),
+        random_(std::random_device{}()) {
     knobs_.backoff_min = std::max(knobs_.backoff_min, std::chrono::milliseconds(1));
     knobs_.backoff_max = std::max(knobs_.backoff_max, knobs_.backoff_min);
   }
@@ -75,7 +81,9 @@ class Dialling : public std::enable_shared_from_this<Dialling> {
   }
 
   /// Between half and all of it, so that many nodes do not dial in step.
-  Clock::duration jittered(Clock::duration pause) { return Clock::duration(std::uniform_int_distribution(pause.count() / 2, pause.count())(random_)); }
+  Clock::duration jittered(Clock::duration pause) {
+    return Clock::duration(std::uniform_int_distribution(pause.count() / 2, pause.count())(random_));
+  }
 
   asio::awaitable<void> sleep(Clock::duration pause) {
     timer_.expires_after(pause);
@@ -193,9 +201,10 @@ class TcpDialer final : public Dialer {
 
 }  // namespace
 
-std::unique_ptr<Dialer> Dialer::start(asio::io_context& context, std::vector<std::string> addresses, Credentials credentials, LinkKnobs knobs,
-                                      OnLink on_link, OnFailure on_failure) {
-  auto dialling = std::make_shared<Dialling>(context, std::move(addresses), std::move(credentials), std::move(knobs), std::move(on_link), std::move(on_failure));
+std::unique_ptr<Dialer> Dialer::start(asio::io_context& context, std::vector<std::string> addresses, Credentials credentials,
+                                      LinkKnobs knobs, OnLink on_link, OnFailure on_failure) {
+  auto dialling = std::make_shared<Dialling>(context, std::move(addresses), std::move(credentials), std::move(knobs), std::move(on_link),
+                                             std::move(on_failure));
   dialling->start();
   return std::make_unique<TcpDialer>(std::move(dialling));
 }

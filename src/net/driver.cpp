@@ -52,7 +52,7 @@ struct Driver::State {
   // Read by the owner between handlers, without the lock. Written with it.
   std::atomic<int> n_exclusive{0};  ///< tasks that wait for ownership
   std::atomic<int> n_waiters{0};
-  std::atomic<bool> leave{false};   ///< stopping
+  std::atomic<bool> leave{false};  ///< stopping
   std::thread thread;
 
   using Lock = std::unique_lock<std::mutex>;
@@ -206,7 +206,9 @@ struct Driver::State {
 
   // ---- the background thread
 
-  [[nodiscard]] bool in_use() const { return owner != Owner::nobody || !waiters.empty() || n_exclusive.load(std::memory_order_relaxed) > 0; }
+  [[nodiscard]] bool in_use() const {
+    return owner != Owner::nobody || !waiters.empty() || n_exclusive.load(std::memory_order_relaxed) > 0;
+  }
 
   void run_background() {
     Lock lock(mutex);
@@ -223,7 +225,8 @@ struct Driver::State {
       }
       take(Owner::background);
       lock.unlock();
-      while (n_waiters.load(std::memory_order_acquire) == 0 && n_exclusive.load(std::memory_order_acquire) == 0 && !leave.load(std::memory_order_acquire)) {
+      while (n_waiters.load(std::memory_order_acquire) == 0 && n_exclusive.load(std::memory_order_acquire) == 0 &&
+             !leave.load(std::memory_order_acquire)) {
         if (context.stopped()) context.restart();
         context.run_one();
       }

@@ -10,8 +10,8 @@ namespace linkcpp::net {
 
 /// Owns an io_context and one background thread. A thread that waits for an event (the backbone's compute thread between
 /// dispatch and combine) drives the context itself, so that an answer is decrypted, decoded and combined on the thread
-/// that needs it, without a hand-over. When nobody has waited for some milliseconds, the background thread drives (keep-warm, joins, timers).
-/// Handlers are therefore never run by two threads at once.
+/// that needs it, without a hand-over. When nobody has waited for some milliseconds, the background thread drives (keep-warm, joins,
+/// timers). Handlers are therefore never run by two threads at once.
 class Driver {
  public:
   Driver();

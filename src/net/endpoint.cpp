@@ -9,7 +9,8 @@ namespace {
 constexpr std::size_t max_host_length = 253;  // DNS
 
 bool plausible_host(std::string_view host) {
-  return !host.empty() && host.size() <= max_host_length && std::ranges::all_of(host, [](char c) { return c > ' ' && c < 0x7F && c != '[' && c != ']'; });
+  return !host.empty() && host.size() <= max_host_length &&
+         std::ranges::all_of(host, [](char c) { return c > ' ' && c < 0x7F && c != '[' && c != ']'; });
 }
 
 }  // namespace
@@ -18,7 +19,8 @@ std::string Endpoint::text() const { return host.contains(':') ? std::format("[{
 
 Result<Endpoint> parse_endpoint(std::string_view text) {
   const auto wrong = [&](const char* why) {
-    return fail(ErrorKind::invalid_input, "'{}' is not an address: {}; write it as host:port, [IPv6]:port for IPv6", text.substr(0, 300), why);
+    return fail(ErrorKind::invalid_input, "'{}' is not an address: {}; write it as host:port, [IPv6]:port for IPv6", text.substr(0, 300),
+                why);
   };
   const std::size_t colon = text.rfind(':');
   if (colon == std::string_view::npos) return wrong("the port is missing");

@@ -29,7 +29,11 @@ std::string printable(std::string text) {
 }  // namespace
 
 Handshake::Handshake(Socket socket, std::shared_ptr<const TlsContext> tls, std::shared_ptr<const Credentials> credentials, LinkKnobs knobs)
-    : socket_(std::move(socket)), tls_(std::move(tls)), credentials_(std::move(credentials)), knobs_(std::move(knobs)), deadline_(socket_.get_executor()) {}
+    : socket_(std::move(socket)),
+      tls_(std::move(tls)),
+      credentials_(std::move(credentials)),
+      knobs_(std::move(knobs)),
+      deadline_(socket_.get_executor()) {}
 
 void Handshake::start_deadline() {
   deadline_.expires_after(knobs_.handshake_deadline);
@@ -104,7 +108,8 @@ asio::awaitable<Result<>> Handshake::prove(Role role) {
   if (!exported) co_return std::unexpected(exported.error());
   const auto proof = make_proof(credentials_->secret, role, *exported, credentials_->identity.key());
   if (!proof) co_return std::unexpected(proof.error());
-  if (auto written = session_->write(wire::make_frame(wire::FrameType::auth, 0, std::as_bytes(std::span(*proof)))); !written) co_return pass(written);
+  if (auto written = session_->write(wire::make_frame(wire::FrameType::auth, 0, std::as_bytes(std::span(*proof)))); !written)
+    co_return pass(written);
   co_return co_await flush();
 }
 
@@ -123,7 +128,8 @@ asio::awaitable<Result<>> Handshake::check(Role peer_role) {
     auto refusal = wire::decode_refuse(frame->body);
     if (refusal) co_return fail(refusal->kind, "the backbone refused this node: {}", printable(std::move(refusal->reason)));
   }
-  co_return fail(ErrorKind::unauthorized, "the peer sent a frame of type {} before it proved the join token", static_cast<int>(frame->header.type));
+  co_return fail(ErrorKind::unauthorized, "the peer sent a frame of type {} before it proved the join token",
+                 static_cast<int>(frame->header.type));
 }
 
 /// Tells the peer why, and lets it read that: closing over unread data would reset the connection and destroy the message.

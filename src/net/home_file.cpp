@@ -1,6 +1,7 @@
 #include "net/home_file.h"
 
 #include <fcntl.h>
+#include <openssl/rand.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
@@ -10,8 +11,6 @@
 #include <optional>
 #include <system_error>
 #include <utility>
-
-#include <openssl/rand.h>
 
 namespace linkcpp::net {
 namespace {
@@ -59,7 +58,8 @@ Result<std::optional<std::string>> read_private(const fs::path& path) {
   if (::fstat(file.get(), &status) != 0) return fail(ErrorKind::io, "cannot read {}: {}", path.string(), reason(errno));
   if (!S_ISREG(status.st_mode)) return fail(ErrorKind::invalid_input, "{} is not a regular file; move it away", path.string());
   if ((status.st_mode & (S_IRWXG | S_IRWXO)) != 0) {
-    return fail(ErrorKind::invalid_input, "{} can be read by others, so it may no longer be secret; delete it to get a new one, or run: chmod 600 '{}'",
+    return fail(ErrorKind::invalid_input,
+                "{} can be read by others, so it may no longer be secret; delete it to get a new one, or run: chmod 600 '{}'",
                 path.string(), path.string());
   }
   std::string text;
@@ -70,7 +70,8 @@ Result<std::optional<std::string>> read_private(const fs::path& path) {
     if (n < 0) return fail(ErrorKind::io, "cannot read {}: {}", path.string(), reason(errno));
     if (n == 0) return text;
     text.append(chunk, static_cast<std::size_t>(n));
-    if (text.size() > max_file_bytes) return fail(ErrorKind::invalid_input, "{} is too long to be a file of linkcpp; move it away", path.string());
+    if (text.size() > max_file_bytes)
+      return fail(ErrorKind::invalid_input, "{} is too long to be a file of linkcpp; move it away", path.string());
   }
 }
 
@@ -94,7 +95,8 @@ int publish(const fs::path& from, const fs::path& to) {
 /// Creates the file, or leaves it alone if it exists by now.
 Result<> create_private(const fs::path& folder, const std::string& name, const std::string& text) {
   std::uint64_t salt = 0;
-  if (RAND_bytes(reinterpret_cast<unsigned char*>(&salt), sizeof salt) != 1) return fail(ErrorKind::internal, "the system gives no random numbers");
+  if (RAND_bytes(reinterpret_cast<unsigned char*>(&salt), sizeof salt) != 1)
+    return fail(ErrorKind::internal, "the system gives no random numbers");
   const fs::path temporary = folder / std::format(".{}.{:016x}", name, salt), path = folder / name;
   File file(::open(temporary.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0600));
   if (!file) return fail(ErrorKind::io, "cannot write into {}: {}; choose another folder with --home", folder.string(), reason(errno));
@@ -108,7 +110,8 @@ Result<> create_private(const fs::path& folder, const std::string& name, const s
 
 }  // namespace
 
-Result<std::string> load_or_create_private_file(const fs::path& folder, const std::string& name, const std::function<Result<std::string>()>& make) {
+Result<std::string> load_or_create_private_file(const fs::path& folder, const std::string& name,
+                                                const std::function<Result<std::string>()>& make) {
   const fs::path path = folder / name;
   auto text = read_private(path);
   if (!text) return pass(text);

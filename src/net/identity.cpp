@@ -22,7 +22,9 @@ using Key = std::shared_ptr<EVP_PKEY>;
 using Certificate = std::shared_ptr<X509>;
 using Bio = std::unique_ptr<BIO, decltype([](BIO* bio) { BIO_free(bio); })>;
 
-std::unexpected<Error> broken(const char* what) { return fail(ErrorKind::internal, "OpenSSL cannot {}; is its installation complete?", what); }
+std::unexpected<Error> broken(const char* what) {
+  return fail(ErrorKind::internal, "OpenSSL cannot {}; is its installation complete?", what);
+}
 
 Result<PeerKey> public_key(EVP_PKEY* key) {
   PeerKey result;
@@ -41,13 +43,14 @@ Certificate self_sign(EVP_PKEY* key, const PeerKey& peer) {
   const std::string name = short_name(peer);
   if (!certificate || RAND_bytes(reinterpret_cast<unsigned char*>(&serial), sizeof serial) != 1) return nullptr;
   X509_NAME* subject = X509_get_subject_name(certificate.get());
-  const bool made = X509_set_version(certificate.get(), X509_VERSION_3) == 1 &&
-                    ASN1_INTEGER_set_uint64(X509_get_serialNumber(certificate.get()), serial >> 1) == 1 &&
-                    ASN1_TIME_set_string_X509(X509_getm_notBefore(certificate.get()), "20200101000000Z") == 1 &&
-                    ASN1_TIME_set_string_X509(X509_getm_notAfter(certificate.get()), "99991231235959Z") == 1 &&
-                    X509_set_pubkey(certificate.get(), key) == 1 &&
-                    X509_NAME_add_entry_by_txt(subject, "CN", MBSTRING_ASC, reinterpret_cast<const unsigned char*>(name.c_str()), -1, -1, 0) == 1 &&
-                    X509_set_issuer_name(certificate.get(), subject) == 1 && X509_sign(certificate.get(), key, nullptr) > 0;
+  const bool made =
+      X509_set_version(certificate.get(), X509_VERSION_3) == 1 &&
+      ASN1_INTEGER_set_uint64(X509_get_serialNumber(certificate.get()), serial >> 1) == 1 &&
+      ASN1_TIME_set_string_X509(X509_getm_notBefore(certificate.get()), "20200101000000Z") == 1 &&
+      ASN1_TIME_set_string_X509(X509_getm_notAfter(certificate.get()), "99991231235959Z") == 1 &&
+      X509_set_pubkey(certificate.get(), key) == 1 &&
+      X509_NAME_add_entry_by_txt(subject, "CN", MBSTRING_ASC, reinterpret_cast<const unsigned char*>(name.c_str()), -1, -1, 0) == 1 &&
+      X509_set_issuer_name(certificate.get(), subject) == 1 && X509_sign(certificate.get(), key, nullptr) > 0;
   return made ? certificate : nullptr;
 }
 
@@ -73,7 +76,8 @@ struct Parts {
 
 Result<Parts> from_pem(const std::string& text) {
   Parts parts;
-  const Bio key_bio(BIO_new_mem_buf(text.data(), static_cast<int>(text.size()))), certificate_bio(BIO_new_mem_buf(text.data(), static_cast<int>(text.size())));
+  const Bio key_bio(BIO_new_mem_buf(text.data(), static_cast<int>(text.size()))),
+      certificate_bio(BIO_new_mem_buf(text.data(), static_cast<int>(text.size())));
   if (!key_bio || !certificate_bio) return broken("read a key");
   parts.key = Key(PEM_read_bio_PrivateKey(key_bio.get(), nullptr, no_pass_phrase, nullptr), EVP_PKEY_free);
   if (!parts.key) return fail(ErrorKind::invalid_input, "it holds no readable private key");
@@ -125,7 +129,8 @@ Result<Identity> Identity::load_or_create(const std::filesystem::path& home) {
   OPENSSL_cleanse(text->data(), text->size());
   if (!parts) {
     const std::string path = (home / file_name).string();
-    return fail(parts.error().kind, "{} is damaged: {}; restore it from a backup, or delete it to become a new node (peers must then be given a new token)",
+    return fail(parts.error().kind,
+                "{} is damaged: {}; restore it from a backup, or delete it to become a new node (peers must then be given a new token)",
                 path, parts.error().message);
   }
   Identity identity;

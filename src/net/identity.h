@@ -42,7 +42,8 @@ class Identity {
   PeerKey key_;
 };
 
-/// Where a node keeps its identity and swarm secret: `explicit_home`, else $LINKCPP_HOME, else $XDG_CONFIG_HOME/linkcpp, else ~/.config/linkcpp.
+/// Where a node keeps its identity and swarm secret: `explicit_home`, else $LINKCPP_HOME, else $XDG_CONFIG_HOME/linkcpp, else
+/// ~/.config/linkcpp.
 std::filesystem::path home_folder(const std::string& explicit_home = {});
 
 }  // namespace linkcpp::net

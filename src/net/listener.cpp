@@ -31,8 +31,13 @@ class Acceptance : public std::enable_shared_from_this<Acceptance> {
  public:
   Acceptance(asio::io_context& context, Acceptor acceptor, std::shared_ptr<const TlsContext> tls, Credentials credentials, LinkKnobs knobs,
              Listener::OnLink on_link, Listener::OnRefused on_refused)
-      : context_(context), acceptor_(std::move(acceptor)), wake_(acceptor_.get_executor()), tls_(std::move(tls)),
-        credentials_(std::make_shared<const Credentials>(std::move(credentials))), knobs_(std::move(knobs)), on_link_(std::move(on_link)),
+      : context_(context),
+        acceptor_(std::move(acceptor)),
+        wake_(acceptor_.get_executor()),
+        tls_(std::move(tls)),
+        credentials_(std::make_shared<const Credentials>(std::move(credentials))),
+        knobs_(std::move(knobs)),
+        on_link_(std::move(on_link)),
         on_refused_(std::move(on_refused)) {
     knobs_.max_handshakes = std::max<std::size_t>(knobs_.max_handshakes, 1);
   }
@@ -106,7 +111,8 @@ class Acceptance : public std::enable_shared_from_this<Acceptance> {
     handshake->set_endpoint(to_text(endpoint));
     const Place place = attempts_.insert(attempts_.end(), Attempt{handshake, Clock::now()});
     const auto self = shared_from_this();
-    asio::co_spawn(handshake->socket().get_executor(), [self, handshake, place] { return self->shake_hands(handshake, place); }, asio::detached);
+    asio::co_spawn(
+        handshake->socket().get_executor(), [self, handshake, place] { return self->shake_hands(handshake, place); }, asio::detached);
   }
 
   asio::awaitable<void> shake_hands(std::shared_ptr<Handshake> handshake, Place place) {
@@ -145,7 +151,8 @@ class Acceptance : public std::enable_shared_from_this<Acceptance> {
 
 class TcpListener final : public Listener {
  public:
-  TcpListener(std::shared_ptr<Acceptance> acceptance, std::string address) : acceptance_(std::move(acceptance)), address_(std::move(address)) {}
+  TcpListener(std::shared_ptr<Acceptance> acceptance, std::string address)
+      : acceptance_(std::move(acceptance)), address_(std::move(address)) {}
   ~TcpListener() override { acceptance_->stop(); }
   [[nodiscard]] std::string address() const override { return address_; }
 
@@ -169,8 +176,8 @@ error_code bind_and_listen(Acceptor& acceptor, const Tcp::endpoint& endpoint, co
 
 }  // namespace
 
-Result<std::unique_ptr<Listener>> Listener::open(asio::io_context& context, const std::string& address, Credentials credentials, LinkKnobs knobs,
-                                                 OnLink on_link, OnRefused on_refused) {
+Result<std::unique_ptr<Listener>> Listener::open(asio::io_context& context, const std::string& address, Credentials credentials,
+                                                 LinkKnobs knobs, OnLink on_link, OnRefused on_refused) {
   const auto where = parse_endpoint(address);
   if (!where) return std::unexpected(where.error());
   auto tls = TlsContext::create(credentials.identity, credentials.expected_peer);

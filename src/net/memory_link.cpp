@@ -20,8 +20,12 @@ using Clock = std::chrono::steady_clock;
 class End : public std::enable_shared_from_this<End> {
  public:
   End(asio::io_context& context, std::chrono::nanoseconds delay, std::chrono::nanoseconds round_trip, PeerKey peer, std::string endpoint)
-      : strand_(asio::make_strand(context)), timer_(strand_), delay_(std::chrono::duration_cast<Clock::duration>(delay)), round_trip_(round_trip),
-        peer_(peer), endpoint_(std::move(endpoint)) {}
+      : strand_(asio::make_strand(context)),
+        timer_(strand_),
+        delay_(std::chrono::duration_cast<Clock::duration>(delay)),
+        round_trip_(round_trip),
+        peer_(peer),
+        endpoint_(std::move(endpoint)) {}
 
   void connect(const std::shared_ptr<End>& other) { other_ = other; }
 
@@ -44,7 +48,8 @@ class End : public std::enable_shared_from_this<End> {
 
   void close(Error reason) {
     if (closed_.exchange(true)) return;
-    if (const auto other = other_.lock()) other->arrive(Error{ErrorKind::unavailable, std::format("the peer {} closed the connection", other->endpoint_)});
+    if (const auto other = other_.lock())
+      other->arrive(Error{ErrorKind::unavailable, std::format("the peer {} closed the connection", other->endpoint_)});
     asio::post(strand_, [self = shared_from_this(), reason = std::move(reason)]() mutable { self->end(std::move(reason)); });
   }
 
@@ -107,7 +112,8 @@ class End : public std::enable_shared_from_this<End> {
     bytes_received_ += frame.size();
     ++frames_received_;
     auto header = wire::parse_frame_header(ByteSpan(frame).first(std::min(frame.size(), wire::frame_header_bytes)));
-    if (header && header->length != frame.size() - wire::frame_header_bytes) header = fail(ErrorKind::invalid_input, "the length of a frame is wrong");
+    if (header && header->length != frame.size() - wire::frame_header_bytes)
+      header = fail(ErrorKind::invalid_input, "the length of a frame is wrong");
     if (!header) return close(header.error());
     if (header->type == wire::FrameType::ping || header->type == wire::FrameType::pong) return;
     if (handlers_.on_frame) handlers_.on_frame({*header, ByteSpan(frame).subspan(wire::frame_header_bytes)});

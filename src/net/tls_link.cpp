@@ -43,9 +43,16 @@ LinkKnobs sane(LinkKnobs knobs) {
 }  // namespace
 
 TlsConnection::TlsConnection(Parts parts, LinkKnobs knobs)
-    : knobs_(sane(std::move(knobs))), peer_(parts.session->peer()), endpoint_(std::move(parts.endpoint)), session_(std::move(parts.session)),
-      socket_(std::move(parts.socket)), received_(std::move(parts.received)), warm_timer_(socket_.get_executor()), close_timer_(socket_.get_executor()),
-      heard_(Clock::now()), sent_(Clock::now().time_since_epoch().count()) {
+    : knobs_(sane(std::move(knobs))),
+      peer_(parts.session->peer()),
+      endpoint_(std::move(parts.endpoint)),
+      session_(std::move(parts.session)),
+      socket_(std::move(parts.socket)),
+      received_(std::move(parts.received)),
+      warm_timer_(socket_.get_executor()),
+      close_timer_(socket_.get_executor()),
+      heard_(Clock::now()),
+      sent_(Clock::now().time_since_epoch().count()) {
   error_code ignored;
   socket_.native_non_blocking(true, ignored);
 }
@@ -71,17 +78,21 @@ void TlsConnection::send(Bytes frame) {
   }
   if (!overflow) return pump();
   asio::post(socket_.get_executor(), [self = shared_from_this()] {
-    self->finish({ErrorKind::unavailable, std::format("the peer {} does not take what is sent to it: more than {} MiB are queued", self->endpoint_,
-                                                      self->knobs_.max_queued_bytes >> 20)});
+    self->finish({ErrorKind::unavailable, std::format("the peer {} does not take what is sent to it: more than {} MiB are queued",
+                                                      self->endpoint_, self->knobs_.max_queued_bytes >> 20)});
   });
 }
 
 /// Called by whoever has set pumping_.
 void TlsConnection::pump() {
   switch (pump_some()) {
-    case Pumped::idle: return;
-    case Pumped::blocked: return pump_when_writable();
-    case Pumped::more: asio::post(socket_.get_executor(), [self = shared_from_this()] { self->pump(); }); return;
+    case Pumped::idle:
+      return;
+    case Pumped::blocked:
+      return pump_when_writable();
+    case Pumped::more:
+      asio::post(socket_.get_executor(), [self = shared_from_this()] { self->pump(); });
+      return;
     case Pumped::failed:
       asio::post(socket_.get_executor(), [self = shared_from_this()] {
         std::optional<Error> error;
@@ -114,7 +125,8 @@ bool TlsConnection::encrypt_batch() {
     ByteSpan part = ByteSpan(batch_.front()).subspan(batch_at_);
     if (part.size() <= small_frame && batch_.size() > 1 && batch_at_ == 0) {
       small_.clear();
-      for (; !batch_.empty() && batch_.front().size() <= small_frame && small_.size() + batch_.front().size() <= record_bytes; batch_.pop_front()) {
+      for (; !batch_.empty() && batch_.front().size() <= small_frame && small_.size() + batch_.front().size() <= record_bytes;
+           batch_.pop_front()) {
         small_.insert(small_.end(), batch_.front().begin(), batch_.front().end());
       }
       result = session_->write(small_);
@@ -158,7 +170,8 @@ TlsConnection::Pumped TlsConnection::write_out() {
     } else if (errno == EAGAIN || errno == EWOULDBLOCK) {
       return Pumped::blocked;
     } else if (errno != EINTR) {
-      send_error_ = Error{ErrorKind::unavailable, std::format("the connection to {} broke: {}", endpoint_, std::generic_category().message(errno))};
+      send_error_ =
+          Error{ErrorKind::unavailable, std::format("the connection to {} broke: {}", endpoint_, std::generic_category().message(errno))};
       return Pumped::failed;
     }
   }
@@ -222,7 +235,8 @@ void TlsConnection::on_read(const error_code& error, std::size_t n) {
   if (error) {
     if (leaving_) return shut();
     const char* where = received_.held() > 0 ? " in the middle of a frame" : "";
-    if (error == asio::error::eof) return finish({ErrorKind::unavailable, std::format("the peer {} closed the connection{}", endpoint_, where)});
+    if (error == asio::error::eof)
+      return finish({ErrorKind::unavailable, std::format("the peer {} closed the connection{}", endpoint_, where)});
     return finish({ErrorKind::unavailable, std::format("the connection to {} broke{}: {}", endpoint_, where, error.message())});
   }
   if (leaving_) return read();  // discarded
@@ -275,8 +289,12 @@ bool TlsConnection::handle(const wire::FrameView& frame) {
   bytes_received_.fetch_add(wire::frame_header_bytes + frame.body.size(), std::memory_order_relaxed);
   frames_received_.fetch_add(1, std::memory_order_relaxed);
   switch (frame.header.type) {
-    case wire::FrameType::ping: on_ping(frame); break;
-    case wire::FrameType::pong: on_pong(frame); break;
+    case wire::FrameType::ping:
+      on_ping(frame);
+      break;
+    case wire::FrameType::pong:
+      on_pong(frame);
+      break;
     case wire::FrameType::auth:
       finish({ErrorKind::invalid_input, std::format("protocol violation by {}: a second proof of the join token", endpoint_)});
       break;
@@ -334,7 +352,8 @@ void TlsConnection::keep_warm() {
     ping(now);
     due = now + knobs_.keep_warm;
   }
-  if (ping_sent_) due = std::clamp(std::max(heard_, *ping_sent_) + knobs_.silence_limit, now + least_pause, std::max(due, now + least_pause));
+  if (ping_sent_)
+    due = std::clamp(std::max(heard_, *ping_sent_) + knobs_.silence_limit, now + least_pause, std::max(due, now + least_pause));
   schedule_keep_warm(due);
 }
 

@@ -21,7 +21,8 @@
 namespace linkcpp::net {
 
 /// Threads: send() encrypts and writes on the calling thread, as far as the kernel takes the bytes, so that a frame leaves at once whoever
-/// drives the io_context. All else (reading, handlers, timers, waiting for the kernel) runs on the socket's strand. Lock order: tls_, queue_.
+/// drives the io_context. All else (reading, handlers, timers, waiting for the kernel) runs on the socket's strand. Lock order: tls_,
+/// queue_.
 class TlsConnection : public std::enable_shared_from_this<TlsConnection> {
  public:
   /// What a finished handshake leaves behind. `received` may already hold frames that followed the peer's proof.
@@ -87,18 +88,18 @@ class TlsConnection : public std::enable_shared_from_this<TlsConnection> {
 
   mutable std::mutex queue_mutex_;
   std::deque<Bytes> queue_;
-  std::size_t queued_bytes_ = 0;   ///< not yet encrypted
-  bool pumping_ = false;           ///< somebody encrypts and writes, or waits until the kernel takes more
-  bool closing_ = false;           ///< nothing more is accepted
+  std::size_t queued_bytes_ = 0;  ///< not yet encrypted
+  bool pumping_ = false;          ///< somebody encrypts and writes, or waits until the kernel takes more
+  bool closing_ = false;          ///< nothing more is accepted
   std::optional<Error> close_reason_;
 
   std::mutex tls_mutex_;
   std::unique_ptr<TlsSession> session_;
-  bool open_ = true;               ///< the socket may be written
-  std::deque<Bytes> batch_;        ///< frames being encrypted
-  std::size_t batch_at_ = 0;       ///< bytes of the first that are done
-  Bytes small_;                    ///< small frames joined into one record
-  std::size_t written_ = 0;        ///< bytes of the session's output that the kernel has
+  bool open_ = true;          ///< the socket may be written
+  std::deque<Bytes> batch_;   ///< frames being encrypted
+  std::size_t batch_at_ = 0;  ///< bytes of the first that are done
+  Bytes small_;               ///< small frames joined into one record
+  std::size_t written_ = 0;   ///< bytes of the session's output that the kernel has
   std::optional<Error> send_error_;
 
   // Strand only.
@@ -117,7 +118,7 @@ class TlsConnection : public std::enable_shared_from_this<TlsConnection> {
   std::atomic<bool> muted_ = false;  ///< the handle is gone: no handler may run
   std::atomic<std::uint64_t> bytes_sent_{0}, frames_sent_{0}, bytes_received_{0}, frames_received_{0};
   std::atomic<std::int64_t> rtt_ns_{0}, rtt_min_ns_{0};
-  std::atomic<Clock::rep> sent_;     ///< when something was last sent
+  std::atomic<Clock::rep> sent_;  ///< when something was last sent
 };
 
 }  // namespace linkcpp::net

@@ -102,8 +102,8 @@ struct TlsHooks {
     const X509* certificate = X509_STORE_CTX_get0_cert(store);
     EVP_PKEY* key = certificate == nullptr ? nullptr : X509_get0_pubkey(certificate);
     std::size_t length = self->peer_.bytes.size();
-    if (key == nullptr || EVP_PKEY_get_id(key) != EVP_PKEY_ED25519 || EVP_PKEY_get_raw_public_key(key, self->peer_.bytes.data(), &length) != 1 ||
-        length != self->peer_.bytes.size()) {
+    if (key == nullptr || EVP_PKEY_get_id(key) != EVP_PKEY_ED25519 ||
+        EVP_PKEY_get_raw_public_key(key, self->peer_.bytes.data(), &length) != 1 || length != self->peer_.bytes.size()) {
       self->bad_certificate_ = true;
     } else if (self->context_->expected_peer() && *self->context_->expected_peer() != self->peer_) {
       self->wrong_peer_ = true;
@@ -123,14 +123,17 @@ Result<std::shared_ptr<const TlsContext>> TlsContext::create(const Identity& ide
   result->context_ = std::shared_ptr<SSL_CTX>(SSL_CTX_new(TLS_method()), SSL_CTX_free);
   SSL_CTX* context = result->context_.get();
   if (context == nullptr) return tls_broken("start TLS");
-  const char* suites = has_aes_instructions() ? "TLS_AES_128_GCM_SHA256:TLS_CHACHA20_POLY1305_SHA256" : "TLS_CHACHA20_POLY1305_SHA256:TLS_AES_128_GCM_SHA256";
-  const bool set = SSL_CTX_set_min_proto_version(context, TLS1_3_VERSION) == 1 && SSL_CTX_set_max_proto_version(context, TLS1_3_VERSION) == 1 &&
-                   SSL_CTX_set_ciphersuites(context, suites) == 1 && SSL_CTX_set1_sigalgs_list(context, "ed25519") == 1 &&
-                   SSL_CTX_set1_client_sigalgs_list(context, "ed25519") == 1 && SSL_CTX_set_num_tickets(context, 0) == 1 &&
-                   SSL_CTX_use_certificate(context, identity.certificate()) == 1 && SSL_CTX_use_PrivateKey(context, identity.private_key()) == 1;
+  const char* suites = has_aes_instructions() ? "TLS_AES_128_GCM_SHA256:TLS_CHACHA20_POLY1305_SHA256"
+                                              : "TLS_CHACHA20_POLY1305_SHA256:TLS_AES_128_GCM_SHA256";
+  const bool set = SSL_CTX_set_min_proto_version(context, TLS1_3_VERSION) == 1 &&
+                   SSL_CTX_set_max_proto_version(context, TLS1_3_VERSION) == 1 && SSL_CTX_set_ciphersuites(context, suites) == 1 &&
+                   SSL_CTX_set1_sigalgs_list(context, "ed25519") == 1 && SSL_CTX_set1_client_sigalgs_list(context, "ed25519") == 1 &&
+                   SSL_CTX_set_num_tickets(context, 0) == 1 && SSL_CTX_use_certificate(context, identity.certificate()) == 1 &&
+                   SSL_CTX_use_PrivateKey(context, identity.private_key()) == 1;
   if (!set) return tls_broken("set up TLS 1.3");
   // A client without AES instructions that puts ChaCha first gets it.
-  SSL_CTX_set_options(context, SSL_OP_NO_TICKET | SSL_OP_NO_RENEGOTIATION | SSL_OP_NO_COMPRESSION | SSL_OP_CIPHER_SERVER_PREFERENCE | SSL_OP_PRIORITIZE_CHACHA);
+  SSL_CTX_set_options(context, SSL_OP_NO_TICKET | SSL_OP_NO_RENEGOTIATION | SSL_OP_NO_COMPRESSION | SSL_OP_CIPHER_SERVER_PREFERENCE |
+                                   SSL_OP_PRIORITIZE_CHACHA);
   SSL_CTX_set_session_cache_mode(context, SSL_SESS_CACHE_OFF);
   SSL_CTX_set_max_early_data(context, 0);
   SSL_CTX_set_recv_max_early_data(context, 0);
@@ -183,9 +186,9 @@ Result<bool> TlsSession::handshake() {
 Error TlsSession::failure(const char* during) {
   if (wrong_peer_) {
     ERR_clear_error();
-    return {ErrorKind::unauthorized,
-            std::format("the peer is not the backbone that the join token names: its key is {}, expected {}; ask the backbone's operator for `linkcpp token`",
-                        short_name(peer_), short_name(*context_->expected_peer()))};
+    return {ErrorKind::unauthorized, std::format("the peer is not the backbone that the join token names: its key is {}, expected {}; ask "
+                                                 "the backbone's operator for `linkcpp token`",
+                                                 short_name(peer_), short_name(*context_->expected_peer()))};
   }
   if (bad_certificate_) {
     ERR_clear_error();
@@ -210,9 +213,13 @@ Result<std::size_t> TlsSession::read(std::span<std::byte> into) {
   const int rc = SSL_read_ex(ssl_.get(), into.data(), into.size(), &n);
   if (rc == 1) return n;
   switch (SSL_get_error(ssl_.get(), rc)) {
-    case SSL_ERROR_WANT_READ: return 0;
-    case SSL_ERROR_ZERO_RETURN: closed_ = true; return 0;
-    default: return std::unexpected(failure("decryption"));
+    case SSL_ERROR_WANT_READ:
+      return 0;
+    case SSL_ERROR_ZERO_RETURN:
+      closed_ = true;
+      return 0;
+    default:
+      return std::unexpected(failure("decryption"));
   }
 }
 

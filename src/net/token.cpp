@@ -58,7 +58,8 @@ Result<JoinToken> parse_payload(ByteSpan payload) {
   for (unsigned i = 0; i < count && in.ok(); ++i) {
     std::string address = in.text();
     if (!in.ok()) break;
-    if (auto parsed = parse_endpoint(address); !parsed) return wrong(std::format("the join token is malformed: {}", parsed.error().message));
+    if (auto parsed = parse_endpoint(address); !parsed)
+      return wrong(std::format("the join token is malformed: {}", parsed.error().message));
     token.addresses.push_back(std::move(address));
   }
   if (!in.finished()) return wrong("the join token is malformed: its parts do not fit its length");
@@ -91,7 +92,8 @@ Result<JoinToken> JoinToken::decode(const std::string& pasted) {
   if (text.size() < prefix.size() && prefix.starts_with(text)) return wrong("the join token is cut off");
   if (!text.starts_with(prefix)) {
     if (!other_version(text)) return wrong("this is not a join token: one begins with 'lkc1.'");
-    return fail(ErrorKind::invalid_input, "the join token is of version '{}', this program reads 'lkc1': install the version of linkcpp that the backbone runs",
+    return fail(ErrorKind::invalid_input,
+                "the join token is of version '{}', this program reads 'lkc1': install the version of linkcpp that the backbone runs",
                 text.substr(0, text.find('.')));
   }
   const std::string_view body = std::string_view(text).substr(prefix.size());
@@ -115,7 +117,8 @@ Result<JoinToken> JoinToken::decode(const std::string& pasted) {
 Result<Secret> load_or_create_secret(const std::filesystem::path& home) {
   const auto text = load_or_create_private_file(home, secret_file, []() -> Result<std::string> {
     Secret secret{};
-    if (RAND_priv_bytes(secret.data(), static_cast<int>(secret.size())) != 1) return fail(ErrorKind::internal, "the system gives no random numbers");
+    if (RAND_priv_bytes(secret.data(), static_cast<int>(secret.size())) != 1)
+      return fail(ErrorKind::internal, "the system gives no random numbers");
     return base64url(std::as_bytes(std::span(secret))) + '\n';
   });
   if (!text) return std::unexpected(text.error());
@@ -124,7 +127,8 @@ Result<Secret> load_or_create_secret(const std::filesystem::path& home) {
   const auto bytes = from_base64url(line);
   Secret secret{};
   if (!bytes || bytes->size() != secret.size()) {
-    return fail(ErrorKind::invalid_input, "{} is damaged; restore it from a backup, or delete it to get a new secret (workers then need a new token)",
+    return fail(ErrorKind::invalid_input,
+                "{} is damaged; restore it from a backup, or delete it to get a new secret (workers then need a new token)",
                 (home / secret_file).string());
   }
   std::memcpy(secret.data(), bytes->data(), secret.size());

@@ -26,9 +26,9 @@ struct LinkKnobs {
   std::chrono::milliseconds silence_limit{5'000};        ///< nothing heard for this long while pinging: the peer is gone
   std::chrono::milliseconds backoff_min{100};            ///< first pause before dialling again; doubles, with jitter
   std::chrono::milliseconds backoff_max{5'000};
-  std::size_t max_handshakes = 64;                       ///< unauthenticated connections at once; the slowest must go when more wait
-  std::size_t max_queued_bytes = 512u << 20;             ///< queued to send on one link before it is closed as stuck
-  std::string congestion_control = "cubic";              ///< best effort, where the kernel permits it
+  std::size_t max_handshakes = 64;            ///< unauthenticated connections at once; the slowest must go when more wait
+  std::size_t max_queued_bytes = 512u << 20;  ///< queued to send on one link before it is closed as stuck
+  std::string congestion_control = "cubic";   ///< best effort, where the kernel permits it
 };
 
 /// What each side proves. The backbone side accepts any key that proves the secret; the worker side accepts only `expected_peer`.

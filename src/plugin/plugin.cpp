@@ -36,14 +36,16 @@ void complain(const std::string& text) { std::fprintf(stderr, "linkcpp: error: %
 ggml_backend_dev_t base() {
   static ggml_backend_dev_t device = nullptr;
   if (device == nullptr) device = ggml_backend_dev_by_name(state().base_name.c_str());
-  if (device == nullptr) complain("the base device '" + state().base_name + "' does not exist; llama-server --list-devices shows what does");
+  if (device == nullptr)
+    complain("the base device '" + state().base_name + "' does not exist; llama-server --list-devices shows what does");
   return device;
 }
 
 template <class Function>
 Function base_function(const char* name) {
   const ggml_backend_dev_t device = base();
-  return device == nullptr ? nullptr : reinterpret_cast<Function>(ggml_backend_reg_get_proc_address(ggml_backend_dev_backend_reg(device), name));
+  return device == nullptr ? nullptr
+                           : reinterpret_cast<Function>(ggml_backend_reg_get_proc_address(ggml_backend_dev_backend_reg(device), name));
 }
 
 // ---- backend ---------------------------------------------------------------------------------------------------------
@@ -82,7 +84,8 @@ ggml_status backend_compute(ggml_backend_t backend, ggml_cgraph* graph) {
 }
 
 void set_n_threads(ggml_backend_t backend, int n_threads) {
-  if (const auto forward = base_function<ggml_backend_set_n_threads_t>("ggml_backend_set_n_threads")) forward(context(backend).base, n_threads);
+  if (const auto forward = base_function<ggml_backend_set_n_threads_t>("ggml_backend_set_n_threads"))
+    forward(context(backend).base, n_threads);
 }
 
 void set_abort_callback(ggml_backend_t backend, ggml_abort_callback callback, void* data) {
@@ -172,7 +175,9 @@ ggml_backend_t device_init(ggml_backend_dev_t device, const char* params) {
   }
 }
 
-ggml_backend_buffer_type_t device_buffer_type(ggml_backend_dev_t) { return base() == nullptr ? nullptr : ggml_backend_dev_buffer_type(base()); }
+ggml_backend_buffer_type_t device_buffer_type(ggml_backend_dev_t) {
+  return base() == nullptr ? nullptr : ggml_backend_dev_buffer_type(base());
+}
 ggml_backend_buffer_type_t device_host_buffer_type(ggml_backend_dev_t) {
   return base() == nullptr ? nullptr : ggml_backend_dev_host_buffer_type(base());
 }
@@ -195,7 +200,8 @@ ggml_backend_buffer_type_t* extra_buffer_types(ggml_backend_dev_t) {
 
 bool device_supports_op(ggml_backend_dev_t, const ggml_tensor* op) {
   if (base() == nullptr) return false;
-  if (state().repack && op->op == GGML_OP_MUL_MAT && ggml_is_quantized(op->src[0]->type) && is_loader_query_for_default(op->src[0])) return false;
+  if (state().repack && op->op == GGML_OP_MUL_MAT && ggml_is_quantized(op->src[0]->type) && is_loader_query_for_default(op->src[0]))
+    return false;
   if (op->op == GGML_OP_MUL_MAT_ID && op->src[0]->buffer != nullptr) {
     // Mapped files have a buffer type of their own, which is host memory; the repacked layout is not.
     const ggml_backend_buffer_type_t type = ggml_backend_buffer_get_type(op->src[0]->buffer);

@@ -96,14 +96,16 @@ Json summarize_account(const Json& difference) {
 }
 
 std::string account_tables(const Json& summary) {
-  std::vector<std::vector<std::string>> layers{{"layer", "tokens", "out/token", "back/token", "wait/token", "flight/token", "compute/token"}};
+  std::vector<std::vector<std::string>> layers{
+      {"layer", "tokens", "out/token", "back/token", "wait/token", "flight/token", "compute/token"}};
   for (const auto& layer : summary.at("layers")) {
     layers.push_back({text_of(layer, "layer"), std::format("{:.0f}", number_of(layer, "tokens")),
                       human_bytes(number_of(layer, "bytes_out_per_token")), human_bytes(number_of(layer, "bytes_back_per_token")),
                       human_time_us(number_of(layer, "wait_us_per_token")), human_time_us(number_of(layer, "flight_us_per_token")),
                       human_time_us(number_of(layer, "compute_us_per_token"))});
   }
-  std::vector<std::vector<std::string>> workers{{"worker", "requests", "rows", "out", "back", "out/row", "back/row", "compute/request", "round trip"}};
+  std::vector<std::vector<std::string>> workers{
+      {"worker", "requests", "rows", "out", "back", "out/row", "back/row", "compute/request", "round trip"}};
   for (const auto& worker : summary.at("workers")) {
     workers.push_back({printable(text_of(worker, "name")), std::format("{:.0f}", number_of(worker, "requests")),
                        std::format("{:.0f}", number_of(worker, "tokens")), human_bytes(number_of(worker, "bytes_out")),

@@ -20,15 +20,14 @@ Result<tcp::endpoint> resolve(asio::io_context& context, const HostPort& address
   boost::system::error_code error;
   tcp::resolver resolver(context);
   const auto found = resolver.resolve(address.host, std::to_string(address.port), tcp::resolver::passive, error);
-  if (error || found.empty()) return fail(ErrorKind::invalid_input, "'{}' is not an address of this machine: {}", address.host, error.message());
+  if (error || found.empty())
+    return fail(ErrorKind::invalid_input, "'{}' is not an address of this machine: {}", address.host, error.message());
   return found.begin()->endpoint();
 }
 
 }  // namespace
 
-std::string HostPort::text() const {
-  return host.contains(':') ? std::format("[{}]:{}", host, port) : std::format("{}:{}", host, port);
-}
+std::string HostPort::text() const { return host.contains(':') ? std::format("[{}]:{}", host, port) : std::format("{}:{}", host, port); }
 
 Result<HostPort> parse_host_port(const std::string& text) {
   const auto wrong = [&] { return fail(ErrorKind::invalid_input, "'{}' is not an address: write HOST:PORT, or [IPV6]:PORT", text); };
@@ -58,9 +57,9 @@ Result<HostPort> claim_port(HostPort address) {
   if (!error) acceptor.bind(*endpoint, error);
   if (!error) acceptor.listen(1, error);
   if (error) {
-    const char* remedy = error == asio::error::address_in_use   ? "another program has it: stop that one, or choose another port"
+    const char* remedy = error == asio::error::address_in_use  ? "another program has it: stop that one, or choose another port"
                          : error == asio::error::access_denied ? "ports below 1024 need privileges: choose a higher one"
-                                                                : "choose an address that this machine has";
+                                                               : "choose an address that this machine has";
     return fail(ErrorKind::unavailable, "cannot listen on {}: {} ({})", address.text(), error.message(), remedy);
   }
   address.port = acceptor.local_endpoint().port();

@@ -123,7 +123,8 @@ class Server final : public AdminServer {
 
 }  // namespace
 
-Result<std::unique_ptr<AdminServer>> AdminServer::open(asio::io_context& context, const HostPort& address, Snapshot snapshot, AdminKnobs knobs) {
+Result<std::unique_ptr<AdminServer>> AdminServer::open(asio::io_context& context, const HostPort& address, Snapshot snapshot,
+                                                       AdminKnobs knobs) {
   auto server = std::make_unique<Server>(context, std::make_shared<Shared>(Shared{std::move(snapshot), knobs, 0}));
   if (auto listening = server->listen(address); !listening) return pass(listening);
   return server;

@@ -13,10 +13,10 @@
 namespace linkcpp::serve {
 
 struct AdminKnobs {
-  std::size_t max_connections = 32;                ///< further ones are closed at once
+  std::size_t max_connections = 32;  ///< further ones are closed at once
   std::size_t max_header_bytes = 8192;
-  std::size_t max_body_bytes = 1024;               ///< nobody needs to send one
-  std::chrono::milliseconds idle_limit{30'000};    ///< for a whole request to arrive, and for its answer to leave
+  std::size_t max_body_bytes = 1024;             ///< nobody needs to send one
+  std::chrono::milliseconds idle_limit{30'000};  ///< for a whole request to arrive, and for its answer to leave
 };
 
 /// Answers GET and HEAD /v1/swarm with the JSON that `snapshot` makes; other paths 404, other methods 405. Read-only and without

@@ -35,7 +35,9 @@ std::unexpected<Error> refusal(const HostPort& server, unsigned status, const st
     if (error.is_object() && error.contains("message") && error["message"].is_string()) message = error["message"].get<std::string>();
     if (error.is_string()) message = error.get<std::string>();
   }
-  const auto kind = status == 401 || status == 403 ? ErrorKind::unauthorized : status == 404 ? ErrorKind::not_found : ErrorKind::unavailable;
+  const auto kind = status == 401 || status == 403 ? ErrorKind::unauthorized
+                    : status == 404                ? ErrorKind::not_found
+                                                   : ErrorKind::unavailable;
   return fail(kind, "{} answered {}: {}", server.text(), status, printable(message));
 }
 
@@ -70,7 +72,8 @@ Result<HostPort> parse_http_url(const std::string& url) {
   if (rest.starts_with("https://")) return fail(ErrorKind::invalid_input, "'{}': only http:// is spoken here", url);
   if (rest.starts_with("http://")) rest = rest.substr(7);
   if (rest.ends_with('/')) rest.pop_back();
-  if (rest.contains('/')) return fail(ErrorKind::invalid_input, "'{}': give the server's address without a path, as in http://127.0.0.1:8080", url);
+  if (rest.contains('/'))
+    return fail(ErrorKind::invalid_input, "'{}': give the server's address without a path, as in http://127.0.0.1:8080", url);
   const bool has_port = rest.rfind(':') != std::string::npos && !rest.ends_with(']');
   return parse_host_port(has_port ? rest : rest + ":80");
 }

@@ -23,10 +23,12 @@ Result<HostPort> parse_http_url(const std::string& url);
 
 /// One request on a connection of its own, GET if `body` is empty, else POST of JSON. Answers of any status are results; no answer
 /// is an error: `unavailable` (nobody listens, connection lost) or `timeout`. Bodies are bounded to 64 MiB.
-boost::asio::awaitable<Result<HttpAnswer>> http_request(HostPort server, std::string target, std::string body, std::chrono::milliseconds limit);
+boost::asio::awaitable<Result<HttpAnswer>> http_request(HostPort server, std::string target, std::string body,
+                                                        std::chrono::milliseconds limit);
 
 /// The JSON of a 200 answer; other statuses are errors that quote the server's message.
-boost::asio::awaitable<Result<nlohmann::json>> http_json(HostPort server, std::string target, std::string body, std::chrono::milliseconds limit);
+boost::asio::awaitable<Result<nlohmann::json>> http_json(HostPort server, std::string target, std::string body,
+                                                         std::chrono::milliseconds limit);
 
 /// POSTs JSON and calls `on_data` with each "data:" line of the event stream that comes back, without the prefix, until "[DONE]" or
 /// the stream's end. A status other than 200 is an error that quotes the server's message.

@@ -55,8 +55,8 @@ Result<fs::path> find_plugin(const std::string& given) {
     std::error_code ignored;
     if (fs::is_regular_file(candidate, ignored)) return candidate.lexically_normal();
   }
-  return fail(ErrorKind::not_found, "the plugin {} is neither in {} nor in {}: build it (target ggml-linkcpp), or name it with --plugin", name,
-              folder.string(), (folder / ".." / "lib" / "linkcpp").lexically_normal().string());
+  return fail(ErrorKind::not_found, "the plugin {} is neither in {} nor in {}: build it (target ggml-linkcpp), or name it with --plugin",
+              name, folder.string(), (folder / ".." / "lib" / "linkcpp").lexically_normal().string());
 }
 
 std::string parse_llama_version(const std::string& output) {
@@ -81,7 +81,9 @@ Result<fs::path> find_llama_server(const std::string& given) {
   auto printed = capture({.argv = {path->string(), "--version"}, .env = {{"GGML_BACKEND_PATH", std::nullopt}}}, std::chrono::seconds(20));
   if (!printed) return pass(printed);
   const auto version = parse_llama_version(*printed);
-  if (version.empty()) return fail(ErrorKind::incompatible, "'{}' does not name its version when asked with --version: it is not a llama-server", path->string());
+  if (version.empty())
+    return fail(ErrorKind::incompatible, "'{}' does not name its version when asked with --version: it is not a llama-server",
+                path->string());
   if (!same_engine(LINKCPP_LLAMA_VERSION, version)) {
     return fail(ErrorKind::incompatible,
                 "'{}' is llama.cpp {}, but the plugin was built for {}: install that version, or build linkcpp against the installed one",

@@ -116,8 +116,9 @@ Result<Process> Process::start(const Command& command) {
   auto report_out = raise(Fd(report[1]));
   if (!report_out) return pass(report_out);
 
-  const Launch launch{argv.data(), envp.data(), null->get(), command.out >= 0 ? command.out : command.output, command.output,
-                      command.extra, report_out->get(), command.parent_death_signal, getpid()};
+  const Launch launch{argv.data(),    envp.data(),   null->get(),       command.out >= 0 ? command.out : command.output,
+                      command.output, command.extra, report_out->get(), command.parent_death_signal,
+                      getpid()};
   // No signal handler of ours may run in the child, where it would write to descriptors that it shares with us.
   sigset_t all, old;
   sigfillset(&all);

@@ -54,7 +54,7 @@ struct ExitStatus {
 
 /// What to start.
 struct Command {
-  std::vector<std::string> argv;                           ///< argv[0] is a path
+  std::vector<std::string> argv;                          ///< argv[0] is a path
   std::map<std::string, std::optional<std::string>> env;  ///< changes to our environment; none: unset
   int output = -1;                                        ///< receives stdout and stderr; -1: ours
   int out = -1;                                           ///< receives stdout instead of `output`

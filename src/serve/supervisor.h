@@ -18,13 +18,13 @@ namespace linkcpp::serve {
 
 /// Every tunable of supervision.
 struct SupervisionKnobs {
-  int max_crashes = 5;                                       ///< more crashes than this within `crash_window` end it
+  int max_crashes = 5;  ///< more crashes than this within `crash_window` end it
   std::chrono::milliseconds crash_window{60'000};
-  std::chrono::milliseconds backoff_min{500};                ///< pause before the first restart; doubles
+  std::chrono::milliseconds backoff_min{500};  ///< pause before the first restart; doubles
   std::chrono::milliseconds backoff_max{8'000};
-  std::chrono::milliseconds stop_grace{10'000};              ///< from SIGTERM to SIGKILL
-  std::chrono::milliseconds drain_grace{1'000};              ///< for reading the rest of its output once it has ended
-  std::size_t last_lines = 20;                               ///< of the log, kept for the report of a death
+  std::chrono::milliseconds stop_grace{10'000};  ///< from SIGTERM to SIGKILL
+  std::chrono::milliseconds drain_grace{1'000};  ///< for reading the rest of its output once it has ended
+  std::size_t last_lines = 20;                   ///< of the log, kept for the report of a death
 };
 
 /// Runs on the thread that runs the io_context; not thread-safe.
@@ -32,8 +32,8 @@ class Supervisor {
  public:
   struct Handlers {
     std::function<void()> on_start;
-    std::function<void(const Json& event)> on_event;               ///< a status event
-    std::function<void(std::string_view line)> on_log;             ///< a line of stdout or stderr
+    std::function<void(const Json& event)> on_event;                                   ///< a status event
+    std::function<void(std::string_view line)> on_log;                                 ///< a line of stdout or stderr
     std::function<void(const ExitStatus&, std::chrono::milliseconds pause)> on_crash;  ///< it will be restarted after the pause
   };
 

@@ -63,9 +63,12 @@ struct Outstanding {
 class Star final : public Backbone {
  public:
   Star(Config config, engine::Anatomy anatomy, net::Credentials credentials)
-      : config_(std::move(config)), anatomy_(std::move(anatomy)), credentials_(std::move(credentials)),
+      : config_(std::move(config)),
+        anatomy_(std::move(anatomy)),
+        credentials_(std::move(credentials)),
         dispatcher_(dispatch::Knobs{.step_deadline = config_.deadline, .resend_floor = config_.resend_floor}),
-        status_(config_.status_fd), account_timer_(driver_.context()) {
+        status_(config_.status_fd),
+        account_timer_(driver_.context()) {
     link_knobs_.keep_warm = config_.keep_warm;
     for (const engine::MoeLayer& layer : anatomy_.layers) {
       layers_.emplace_back(layer.key, static_cast<std::uint16_t>(layer.n_expert));
@@ -149,7 +152,8 @@ class Star final : public Backbone {
     const auto start = Clock::now();
     const auto done = [this, ticket] {
       const auto journey = journeys_.find(ticket);
-      return journey == journeys_.end() || std::ranges::all_of(journey->second.steps, [this](dispatch::StepId id) { return steps_.at(id).done; });
+      return journey == journeys_.end() ||
+             std::ranges::all_of(journey->second.steps, [this](dispatch::StepId id) { return steps_.at(id).done; });
     };
     auto wake = start + tick;
     while (!driver_.run_until(done, wake)) {
@@ -162,7 +166,8 @@ class Star final : public Backbone {
         dispatcher_.on_tick(now(), actions);
         carry_out(actions);
         wake = Clock::now() + tick;
-        if (const auto next = dispatcher_.next_deadline()) wake = std::min(wake, Clock::time_point(std::chrono::duration_cast<Clock::duration>(*next)));
+        if (const auto next = dispatcher_.next_deadline())
+          wake = std::min(wake, Clock::time_point(std::chrono::duration_cast<Clock::duration>(*next)));
       });
     }
     return finish(ticket, call, start);
@@ -204,8 +209,14 @@ class Star final : public Backbone {
     peers_.push_back(peer);
     // Weak: the link owns its handlers, and the peer owns the link.
     const std::weak_ptr<Peer> weak = peer;
-    peer->link->start({.on_frame = [this, weak](const wire::FrameView& frame) { if (auto p = weak.lock()) on_frame(p, frame); },
-                       .on_close = [this, weak](const Error& error) { if (auto p = weak.lock()) on_close(p, error); }});
+    peer->link->start({.on_frame =
+                           [this, weak](const wire::FrameView& frame) {
+                             if (auto p = weak.lock()) on_frame(p, frame);
+                           },
+                       .on_close =
+                           [this, weak](const Error& error) {
+                             if (auto p = weak.lock()) on_close(p, error);
+                           }});
   }
 
   void on_frame(const PeerPtr& peer, const wire::FrameView& frame) {
@@ -213,18 +224,22 @@ class Star final : public Backbone {
     using enum wire::FrameType;
     if (!peer->id && frame.header.type != hello && frame.header.type != refuse) return violation(peer, "frame before its hello");
     switch (frame.header.type) {
-      case hello: return on_hello(peer, frame.body);
-      case combine: return on_combine(peer, frame);
-      case failed: return on_failed(peer, frame);
-      case drain: return on_drain(peer);
-      case refuse: return on_refuse(peer, frame.body);
-      default: return violation(peer, "frame of a type that workers do not send");
+      case hello:
+        return on_hello(peer, frame.body);
+      case combine:
+        return on_combine(peer, frame);
+      case failed:
+        return on_failed(peer, frame);
+      case drain:
+        return on_drain(peer);
+      case refuse:
+        return on_refuse(peer, frame.body);
+      default:
+        return violation(peer, "frame of a type that workers do not send");
     }
   }
 
-  void violation(const PeerPtr& peer, const std::string& what) {
-    refuse(peer, {ErrorKind::invalid_input, "protocol violation: " + what});
-  }
+  void violation(const PeerPtr& peer, const std::string& what) { refuse(peer, {ErrorKind::invalid_input, "protocol violation: " + what}); }
 
   void refuse(const PeerPtr& peer, Error error) {
     Bytes body;
@@ -251,9 +266,15 @@ class Star final : public Backbone {
     dispatch::Actions actions;
     peer->id = dispatcher_.add_worker({peer->name, peer->hello.holdings, peer->hello.row_types, peer->link->stats().rtt}, now(), actions);
     by_id_[*peer->id] = peer;
-    note(std::format("worker {} joined from {} ({}): {}", peer->name, peer->link->endpoint(), peer->hello.device, describe_holdings(peer->hello)));
-    status_.emit({{"event", "worker_joined"}, {"name", peer->name}, {"key", net::short_name(peer->link->peer())}, {"endpoint", peer->link->endpoint()},
-                  {"device", peer->hello.device}, {"experts", describe_holdings(peer->hello)}, {"held", count_holdings(peer->hello)}});
+    note(std::format("worker {} joined from {} ({}): {}", peer->name, peer->link->endpoint(), peer->hello.device,
+                     describe_holdings(peer->hello)));
+    status_.emit({{"event", "worker_joined"},
+                  {"name", peer->name},
+                  {"key", net::short_name(peer->link->peer())},
+                  {"endpoint", peer->link->endpoint()},
+                  {"device", peer->hello.device},
+                  {"experts", describe_holdings(peer->hello)},
+                  {"held", count_holdings(peer->hello)}});
     update_coverage();
     carry_out(actions);
   }
@@ -261,20 +282,23 @@ class Star final : public Backbone {
   Result<> check_hello(const wire::Hello& hello) const {
     const std::string engine = engine::engine_version();
     if (minor_version(hello.engine) != minor_version(engine)) {
-      return fail(ErrorKind::incompatible, "the worker runs on '{}', this backbone on '{}': install the same engine version on both", hello.engine, engine);
+      return fail(ErrorKind::incompatible, "the worker runs on '{}', this backbone on '{}': install the same engine version on both",
+                  hello.engine, engine);
     }
     if (hello.model != anatomy_.digest) {
-      return fail(ErrorKind::incompatible, "the worker holds another model (digest {}…, this backbone serves {}…): start it with the same GGUF as the backbone",
+      return fail(ErrorKind::incompatible,
+                  "the worker holds another model (digest {}…, this backbone serves {}…): start it with the same GGUF as the backbone",
                   wire::to_hex(hello.model).substr(0, 12), wire::to_hex(anatomy_.digest).substr(0, 12));
     }
     if ((hello.row_types >> static_cast<int>(config_.wire) & 1) == 0) {
-      return fail(ErrorKind::incompatible, "the worker does not understand {} rows: update it, or serve with --wire f32", wire::to_string(config_.wire));
+      return fail(ErrorKind::incompatible, "the worker does not understand {} rows: update it, or serve with --wire f32",
+                  wire::to_string(config_.wire));
     }
     for (const wire::LayerHolding& holding : hello.holdings) {
       const engine::MoeLayer* layer = anatomy_.find(holding.layer);
       if (layer == nullptr || layer->n_expert != holding.n_expert) {
-        return fail(ErrorKind::invalid_input, "the worker announces {} experts in layer {}, the model has {}", holding.n_expert, holding.layer,
-                    layer == nullptr ? 0 : layer->n_expert);
+        return fail(ErrorKind::invalid_input, "the worker announces {} experts in layer {}, the model has {}", holding.n_expert,
+                    holding.layer, layer == nullptr ? 0 : layer->n_expert);
       }
     }
     return {};
@@ -428,7 +452,8 @@ class Star final : public Backbone {
         place_rows(*combine, dispatcher_.pairs_of(frame.header.request), *step.call);
       }
     }
-    dispatch::Tally tally{.bytes_in = wire::frame_header_bytes + frame.body.size(), .payload_in = combine->rows.size(), .compute = compute, .queued = queued};
+    dispatch::Tally tally{
+        .bytes_in = wire::frame_header_bytes + frame.body.size(), .payload_in = combine->rows.size(), .compute = compute, .queued = queued};
     add(step.call->layer, tally);
     account_.workers[peer->name] += tally;
     carry_out(actions);
@@ -439,7 +464,8 @@ class Star final : public Backbone {
     partial.worker = worker;
     partial.tokens = std::move(tokens);
     partial.rows.resize(std::size_t{combine.n_rows} * combine.n);
-    wire::decode_rows(wire::effective_row_type(combine.row_type, combine.n), combine.rows, combine.n, combine.n_rows, partial.rows.data(), combine.n);
+    wire::decode_rows(wire::effective_row_type(combine.row_type, combine.n), combine.rows, combine.n, combine.n_rows, partial.rows.data(),
+                      combine.n);
   }
 
   void on_failed(const PeerPtr& peer, const wire::FrameView& frame) {
@@ -537,7 +563,8 @@ class Star final : public Backbone {
     for (const PeerPtr& peer : peers_) {
       if (peer->id) workers[peer->name]["rtt_us"] = peer->link->stats().rtt.count();
     }
-    status_.emit({{"event", "account"}, {"passes", account_.passes}, {"total", to_json(account_.total)}, {"layers", layers}, {"workers", workers}});
+    status_.emit(
+        {{"event", "account"}, {"passes", account_.passes}, {"total", to_json(account_.total)}, {"layers", layers}, {"workers", workers}});
   }
 
   Config config_;

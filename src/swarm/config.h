@@ -12,20 +12,20 @@
 namespace linkcpp::swarm {
 
 struct Config {
-  std::filesystem::path model;           ///< the GGUF that the engine loads too; names the experts and gives the digest
-  std::string home;                      ///< identity and swarm secret; empty: the default folder
+  std::filesystem::path model;  ///< the GGUF that the engine loads too; names the experts and gives the digest
+  std::string home;             ///< identity and swarm secret; empty: the default folder
   std::string name = "backbone";
-  std::string listen;                    ///< "host:port" for workers that dial in; empty: none
-  std::vector<std::string> workers;      ///< "host:port" of workers that listen
+  std::string listen;                ///< "host:port" for workers that dial in; empty: none
+  std::vector<std::string> workers;  ///< "host:port" of workers that listen
   wire::CombineMode mode = wire::CombineMode::raw;
   wire::RowType wire = wire::RowType::f32;
-  std::string base = "CPU";              ///< ggml device to wrap
+  std::string base = "CPU";  ///< ggml device to wrap
   bool overlap = true;
-  bool repack = true;                    ///< keep the CPU's repacked layout for everything that is not an expert
+  bool repack = true;  ///< keep the CPU's repacked layout for everything that is not an expert
   std::chrono::milliseconds deadline{10'000};
   std::chrono::milliseconds resend_floor{250};
   std::chrono::milliseconds keep_warm{100};
-  int status_fd = -1;                    ///< events as JSON lines; -1: none
+  int status_fd = -1;  ///< events as JSON lines; -1: none
 
   /// Fails with a sentence that names the file and the key.
   static Result<Config> read(const std::filesystem::path& file);

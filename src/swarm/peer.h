@@ -15,10 +15,10 @@ namespace linkcpp::swarm {
 
 struct Peer {
   net::LinkPtr link;
-  std::string name;                             ///< unique among the live workers
+  std::string name;  ///< unique among the live workers
   wire::Hello hello;
-  std::optional<dispatch::WorkerId> id;         ///< set once admitted
-  std::unordered_set<std::uint64_t> programs;   ///< ids that were sent over this link
+  std::optional<dispatch::WorkerId> id;        ///< set once admitted
+  std::unordered_set<std::uint64_t> programs;  ///< ids that were sent over this link
 };
 using PeerPtr = std::shared_ptr<Peer>;
 

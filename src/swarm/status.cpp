@@ -20,10 +20,18 @@ long long us(std::chrono::nanoseconds time) { return std::chrono::duration_cast<
 }  // namespace
 
 nlohmann::json to_json(const dispatch::Tally& t) {
-  return {{"steps", t.steps},           {"tokens", t.tokens},         {"pairs", t.pairs},
-          {"bytes_out", t.bytes_out},   {"bytes_in", t.bytes_in},     {"payload_out", t.payload_out},
-          {"payload_in", t.payload_in}, {"resent_pairs", t.resent_pairs}, {"failed_steps", t.failed_steps},
-          {"wait_us", us(t.wait)},      {"flight_us", us(t.flight)},  {"compute_us", us(t.compute)},
+  return {{"steps", t.steps},
+          {"tokens", t.tokens},
+          {"pairs", t.pairs},
+          {"bytes_out", t.bytes_out},
+          {"bytes_in", t.bytes_in},
+          {"payload_out", t.payload_out},
+          {"payload_in", t.payload_in},
+          {"resent_pairs", t.resent_pairs},
+          {"failed_steps", t.failed_steps},
+          {"wait_us", us(t.wait)},
+          {"flight_us", us(t.flight)},
+          {"compute_us", us(t.compute)},
           {"queued_us", us(t.queued)}};
 }
 

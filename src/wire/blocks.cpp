@@ -1,5 +1,5 @@
-// Compiled with -O3 and -fno-trapping-math: the kernels are plain loops of fixed length, which the compiler turns into vector code, once for its baseline and once
-// for AVX2. No fused multiply-add anywhere, so that both give the same bits.
+// Compiled with -O3 and -fno-trapping-math: the kernels are plain loops of fixed length, which the compiler turns into vector code, once
+// for its baseline and once for AVX2. No fused multiply-add anywhere, so that both give the same bits.
 #include "wire/blocks.h"
 
 #include <algorithm>

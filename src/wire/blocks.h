@@ -17,13 +17,15 @@ namespace linkcpp::wire {
 /// the block's largest magnitude (up to 0.8 % more by the rounding of the scale). As ggml's Q8_0 but for the kind of the scale: halves
 /// would overflow.
 inline constexpr std::size_t int8_block = 32, int8_scale_bytes = 2;
-/// 128 elements, scale in binary32, elements in E4M3 (OCP 8-bit floating point: 4 exponent bits, 3 of mantissa, largest 448, no infinities):
-/// value = scale * element. Error at most 1/16 of each element, or half of 1/229376 of the block's largest magnitude. Blocks and scale are
-/// those of the activations in DeepSeek-V3 (arXiv:2412.19437, 3.3.2).
+/// 128 elements, scale in binary32, elements in E4M3 (OCP 8-bit floating point: 4 exponent bits, 3 of mantissa, largest 448, no
+/// infinities): value = scale * element. Error at most 1/16 of each element, or half of 1/229376 of the block's largest magnitude. Blocks
+/// and scale are those of the activations in DeepSeek-V3 (arXiv:2412.19437, 3.3.2).
 inline constexpr std::size_t fp8_block = 128, fp8_scale_bytes = 4;
 
 /// Bytes of a row of n elements.
-constexpr std::size_t blocks_bytes(std::size_t n, std::size_t block, std::size_t scale_bytes) { return n + (n + block - 1) / block * scale_bytes; }
+constexpr std::size_t blocks_bytes(std::size_t n, std::size_t block, std::size_t scale_bytes) {
+  return n + (n + block - 1) / block * scale_bytes;
+}
 
 /// One row of n floats each; the bytes have any alignment. Encoding is the same on every machine, bit for bit.
 void encode_int8(const float* from, std::size_t n, std::byte* to);

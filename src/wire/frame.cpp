@@ -7,15 +7,19 @@ namespace {
 
 constexpr std::size_t length_offset = 8;
 
-bool known_type(std::uint8_t type) { return type >= static_cast<std::uint8_t>(FrameType::auth) && type <= static_cast<std::uint8_t>(FrameType::drain); }
+bool known_type(std::uint8_t type) {
+  return type >= static_cast<std::uint8_t>(FrameType::auth) && type <= static_cast<std::uint8_t>(FrameType::drain);
+}
 
 }  // namespace
 
 Result<FrameHeader> parse_frame_header(ByteSpan bytes, std::uint32_t limit) {
-  if (bytes.size() != frame_header_bytes) return fail(ErrorKind::invalid_input, "a frame header has {} bytes, got {}", frame_header_bytes, bytes.size());
+  if (bytes.size() != frame_header_bytes)
+    return fail(ErrorKind::invalid_input, "a frame header has {} bytes, got {}", frame_header_bytes, bytes.size());
   ByteReader in(bytes);
   const auto magic = in.get<std::uint32_t>();
-  if (magic != frame_magic) return fail(ErrorKind::invalid_input, "not a linkcpp frame: it begins with 0x{:08x} instead of 0x{:08x}", magic, frame_magic);
+  if (magic != frame_magic)
+    return fail(ErrorKind::invalid_input, "not a linkcpp frame: it begins with 0x{:08x} instead of 0x{:08x}", magic, frame_magic);
   FrameHeader header;
   header.version = in.get<std::uint8_t>();
   const auto type = in.get<std::uint8_t>();
@@ -23,12 +27,14 @@ Result<FrameHeader> parse_frame_header(ByteSpan bytes, std::uint32_t limit) {
   header.length = in.get<std::uint32_t>();
   header.request = in.get<std::uint64_t>();
   if (header.version != protocol_version) {
-    return fail(ErrorKind::incompatible, "the peer speaks protocol version {}, this program version {}: install the same linkcpp on both sides", header.version,
+    return fail(ErrorKind::incompatible,
+                "the peer speaks protocol version {}, this program version {}: install the same linkcpp on both sides", header.version,
                 protocol_version);
   }
   if (!known_type(type)) return fail(ErrorKind::invalid_input, "unknown frame type {}", type);
   header.type = static_cast<FrameType>(type);
-  if (header.length > limit) return fail(ErrorKind::invalid_input, "a frame of {} bytes was announced, the limit is {}", header.length, limit);
+  if (header.length > limit)
+    return fail(ErrorKind::invalid_input, "a frame of {} bytes was announced, the limit is {}", header.length, limit);
   return header;
 }
 

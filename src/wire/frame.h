@@ -17,17 +17,17 @@ inline constexpr std::uint32_t max_frame_body = 64u << 20;
 inline constexpr std::uint32_t max_unauthenticated_body = 4096;
 
 enum class FrameType : std::uint8_t {
-  auth = 1,     ///< proof of the join token, bound to the TLS session
-  hello = 2,    ///< worker to backbone: what it is and which experts it holds
-  welcome = 3,  ///< backbone to worker: admitted
-  refuse = 4,   ///< either: the reason, then the link closes
-  program = 5,  ///< backbone to worker: a region's op list under an id
-  dispatch = 6, ///< backbone to worker: rows and (token, expert, weight) pairs
-  combine = 7,  ///< worker to backbone: partial sums or pair rows
-  failed = 8,   ///< worker to backbone: this request cannot be answered, with the reason
-  ping = 9,     ///< keep-warm and round-trip measurement
+  auth = 1,      ///< proof of the join token, bound to the TLS session
+  hello = 2,     ///< worker to backbone: what it is and which experts it holds
+  welcome = 3,   ///< backbone to worker: admitted
+  refuse = 4,    ///< either: the reason, then the link closes
+  program = 5,   ///< backbone to worker: a region's op list under an id
+  dispatch = 6,  ///< backbone to worker: rows and (token, expert, weight) pairs
+  combine = 7,   ///< worker to backbone: partial sums or pair rows
+  failed = 8,    ///< worker to backbone: this request cannot be answered, with the reason
+  ping = 9,      ///< keep-warm and round-trip measurement
   pong = 10,
-  drain = 11,   ///< worker to backbone: finishes what it has, send nothing new
+  drain = 11,  ///< worker to backbone: finishes what it has, send nothing new
 };
 
 /// Layout: magic u32, version u8, type u8, flags u16, body length u32, request id u64. No flag is defined: they are sent as 0 and

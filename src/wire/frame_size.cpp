@@ -16,7 +16,8 @@ std::size_t input_area_bytes(const Program& program, RowType type, std::size_t n
 }
 
 std::size_t dispatch_bytes(const Program& program, RowType type, std::size_t n_tokens, std::size_t n_pairs) {
-  return dispatch_header_bytes + n_tokens * sizeof(std::uint8_t) + n_pairs * sizeof(std::uint16_t) + input_area_bytes(program, type, n_tokens, n_pairs);
+  return dispatch_header_bytes + n_tokens * sizeof(std::uint8_t) + n_pairs * sizeof(std::uint16_t) +
+         input_area_bytes(program, type, n_tokens, n_pairs);
 }
 
 std::size_t combine_bytes(const Program& program, RowType type, CombineMode mode, std::size_t n_tokens, std::size_t n_pairs) {
@@ -35,8 +36,8 @@ std::uint32_t tokens_in_a_frame(const Program& program, RowType type, CombineMod
 Result<std::vector<ByteSpan>> split_input_area(const Dispatch& dispatch, const Program& program) {
   const std::size_t expected = input_area_bytes(program, dispatch.row_type, dispatch.n_tokens, dispatch.pairs.size());
   if (dispatch.rows.size() != expected) {
-    return fail(ErrorKind::invalid_input, "malformed dispatch: its program takes {} bytes of {} rows for {} tokens and {} pairs, got {}", expected,
-                to_string(dispatch.row_type), dispatch.n_tokens, dispatch.pairs.size(), dispatch.rows.size());
+    return fail(ErrorKind::invalid_input, "malformed dispatch: its program takes {} bytes of {} rows for {} tokens and {} pairs, got {}",
+                expected, to_string(dispatch.row_type), dispatch.n_tokens, dispatch.pairs.size(), dispatch.rows.size());
   }
   std::vector<ByteSpan> parts;
   parts.reserve(program.inputs.size());

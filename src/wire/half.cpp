@@ -12,7 +12,7 @@ namespace linkcpp::wire {
 namespace {
 
 constexpr std::uint32_t float_infinity = 0x7F800000;
-constexpr std::uint32_t float_of_least_normal_half = 0x38800000;  // 2^-14
+constexpr std::uint32_t float_of_least_normal_half = 0x38800000;    // 2^-14
 constexpr std::uint32_t float_of_half_the_least_half = 0x33000000;  // 2^-25: a tie between zero and the least half
 
 /// Below the normal halves: the result counts units of 2^-24.

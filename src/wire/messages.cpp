@@ -58,7 +58,8 @@ Result<LayerHolding> decode_holding(ByteReader& in) {
   holding.bits.resize(words_of(holding.n_expert));
   for (std::uint64_t& word : holding.bits) word = in.get<std::uint64_t>();
   const unsigned in_last = holding.n_expert % 64;
-  if (in_last != 0 && holding.bits.back() >> in_last != 0) return malformed("hello", "layer {} marks experts beyond its {}", holding.layer, holding.n_expert);
+  if (in_last != 0 && holding.bits.back() >> in_last != 0)
+    return malformed("hello", "layer {} marks experts beyond its {}", holding.layer, holding.n_expert);
   return holding;
 }
 
@@ -91,7 +92,8 @@ std::string to_hex(const Digest& digest) {
 
 Result<Digest> digest_from_hex(std::string_view text) {
   Digest digest;
-  if (text.size() != 2 * digest.size()) return fail(ErrorKind::invalid_input, "a digest has {} hexadecimal digits, got {}", 2 * digest.size(), text.size());
+  if (text.size() != 2 * digest.size())
+    return fail(ErrorKind::invalid_input, "a digest has {} hexadecimal digits, got {}", 2 * digest.size(), text.size());
   for (std::size_t i = 0; i < digest.size(); ++i) {
     const int high = hex_digit(text[2 * i]), low = hex_digit(text[2 * i + 1]);
     if (high < 0 || low < 0) return fail(ErrorKind::invalid_input, "a digest has hexadecimal digits only");
@@ -186,7 +188,8 @@ Result<Dispatch> decode_dispatch(ByteSpan body) {
   if (dispatch.n_tokens == 0 || dispatch.n_tokens > max_dispatch_tokens) {
     return malformed("dispatch", "it has {} tokens, 1 to {} are allowed", dispatch.n_tokens, max_dispatch_tokens);
   }
-  if (n_pairs == 0 || n_pairs > max_dispatch_pairs) return malformed("dispatch", "it has {} pairs, 1 to {} are allowed", n_pairs, max_dispatch_pairs);
+  if (n_pairs == 0 || n_pairs > max_dispatch_pairs)
+    return malformed("dispatch", "it has {} pairs, 1 to {} are allowed", n_pairs, max_dispatch_pairs);
   const ByteSpan counts = in.take(dispatch.n_tokens);
   const ByteSpan experts = in.take(std::size_t{n_pairs} * sizeof(WirePair::expert));
   if (!in.ok()) return malformed("dispatch", "it is cut short");
@@ -236,7 +239,8 @@ Result<Combine> decode_combine(ByteSpan body) {
   }
   const std::size_t expected = combine.n_rows * row_bytes(effective_row_type(combine.row_type, combine.n), combine.n);
   if (in.left() != expected) {
-    return malformed("combine", "{} rows of {} {} elements are {} bytes, got {}", combine.n_rows, combine.n, to_string(combine.row_type), expected, in.left());
+    return malformed("combine", "{} rows of {} {} elements are {} bytes, got {}", combine.n_rows, combine.n, to_string(combine.row_type),
+                     expected, in.left());
   }
   combine.rows = in.take(in.left());
   return combine;

@@ -42,12 +42,12 @@ inline constexpr std::size_t max_reason_bytes = 1024;  ///< of a refusal or fail
 
 /// Worker to backbone, first frame after authentication. Texts are plain (wire/text.h), holdings in ascending order of layers.
 struct Hello {
-  std::string engine;       ///< engine version, for example "ggml 0.27.0"
-  std::string name;         ///< what the operator calls this worker
-  std::string device;       ///< kind of device that computes, for example "CPU"
+  std::string engine;  ///< engine version, for example "ggml 0.27.0"
+  std::string name;    ///< what the operator calls this worker
+  std::string device;  ///< kind of device that computes, for example "CPU"
   std::uint16_t n_threads = 0;
   std::uint32_t row_types = 1;  ///< bit t set: RowType t is understood
-  Digest model{};           ///< model digest (engine/anatomy.h)
+  Digest model{};               ///< model digest (engine/anatomy.h)
   std::vector<LayerHolding> holdings;
 };
 /// Texts are made plain and cut to max_name_bytes, so that any hello within the limits can be decoded.
@@ -74,7 +74,7 @@ Result<Failed> decode_failed(ByteSpan body);
 
 /// A selected expert of one token of this frame. Pairs come grouped by token, tokens ascending.
 struct WirePair {
-  std::uint32_t token = 0;   ///< row index within this frame
+  std::uint32_t token = 0;  ///< row index within this frame
   std::uint16_t expert = 0;
 };
 

@@ -7,7 +7,9 @@
 namespace linkcpp::wire {
 namespace {
 
-bool known_kind(std::uint8_t kind) { return kind >= static_cast<std::uint8_t>(OpKind::mul_mat_id) && kind <= static_cast<std::uint8_t>(OpKind::sqrt); }
+bool known_kind(std::uint8_t kind) {
+  return kind >= static_cast<std::uint8_t>(OpKind::mul_mat_id) && kind <= static_cast<std::uint8_t>(OpKind::sqrt);
+}
 
 bool takes_weight(OpKind kind) { return kind == OpKind::mul_mat_id || kind == OpKind::add_id; }
 
@@ -25,8 +27,10 @@ class Checker {
 
   Result<> run() {
     if (p_.ops.empty() || p_.ops.size() > max_program_ops) return bad("it has {} ops, 1 to {} are allowed", p_.ops.size(), max_program_ops);
-    if (p_.inputs.empty() || p_.inputs.size() > max_program_inputs) return bad("it has {} inputs, 1 to {} are allowed", p_.inputs.size(), max_program_inputs);
-    if (p_.weights.size() > max_program_weights) return bad("it names {} weights, at most {} are allowed", p_.weights.size(), max_program_weights);
+    if (p_.inputs.empty() || p_.inputs.size() > max_program_inputs)
+      return bad("it has {} inputs, 1 to {} are allowed", p_.inputs.size(), max_program_inputs);
+    if (p_.weights.size() > max_program_weights)
+      return bad("it names {} weights, at most {} are allowed", p_.weights.size(), max_program_weights);
     if (p_.output >= p_.ops.size()) return bad("its output is op {} of {}", p_.output, p_.ops.size());
     for (const std::string& name : p_.weights) {
       if (!valid_name(name)) return bad("a weight name does not consist of 1 to {} letters, digits, dots and underscores", max_weight_name);
@@ -77,7 +81,8 @@ class Checker {
     }
     if (second) return bad("op {} has a second source", i);
     if (op.kind == OpKind::view) {
-      if (std::uint64_t{op.offset} + op.n_out > a) return bad("op {} views elements {} to {} of a row of {}", i, op.offset, std::uint64_t{op.offset} + op.n_out, a);
+      if (std::uint64_t{op.offset} + op.n_out > a)
+        return bad("op {} views elements {} to {} of a row of {}", i, op.offset, std::uint64_t{op.offset} + op.n_out, a);
       return {};
     }
     if (a != op.n_out) return bad("op {} turns rows of {} into {}", i, a, op.n_out);

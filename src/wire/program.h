@@ -20,11 +20,11 @@ enum class OpKind : std::uint8_t {
   unary = 4,
   clamp = 5,
   scale = 6,
-  mul = 7,         ///< second source may be one element a pair (broadcast along the row)
+  mul = 7,  ///< second source may be one element a pair (broadcast along the row)
   add = 8,
   sub = 9,
   div = 10,
-  view = 11,       ///< a part of the row: `offset` and `n_out` in elements
+  view = 11,  ///< a part of the row: `offset` and `n_out` in elements
   sqr = 12,
   sqrt = 13,
 };
@@ -33,9 +33,9 @@ enum class OpKind : std::uint8_t {
 struct Source {
   enum class Kind : std::uint8_t {
     none = 0,
-    op = 1,       ///< result of op `index`, an earlier one
-    input = 2,    ///< Program::inputs[index]
-    weight = 3,   ///< Program::weights[index]
+    op = 1,      ///< result of op `index`, an earlier one
+    input = 2,   ///< Program::inputs[index]
+    weight = 3,  ///< Program::weights[index]
   };
   Kind kind = Kind::none;
   std::uint16_t index = 0;
@@ -44,9 +44,9 @@ struct Source {
 
 struct Op {
   OpKind kind = OpKind::mul_mat_id;
-  std::uint32_t n_out = 0;                  ///< elements of a result row
-  std::uint32_t offset = 0;                 ///< `view` only: first element
-  std::array<std::int32_t, 16> params{};    ///< ggml's op_params, verbatim
+  std::uint32_t n_out = 0;                ///< elements of a result row
+  std::uint32_t offset = 0;               ///< `view` only: first element
+  std::array<std::int32_t, 16> params{};  ///< ggml's op_params, verbatim
   std::array<Source, 3> sources{};
   bool operator==(const Op&) const = default;
 };

@@ -15,9 +15,12 @@ void encode_row(RowType type, const float* from, std::size_t n, std::byte* to) {
     case RowType::f32:
       if (n > 0) std::memcpy(to, from, n * sizeof(float));
       return;
-    case RowType::f16: return halves_from_floats(from, n, to);
-    case RowType::int8: return encode_int8(from, n, to);
-    case RowType::fp8: return encode_fp8(from, n, to);
+    case RowType::f16:
+      return halves_from_floats(from, n, to);
+    case RowType::int8:
+      return encode_int8(from, n, to);
+    case RowType::fp8:
+      return encode_fp8(from, n, to);
   }
 }
 
@@ -26,9 +29,12 @@ void decode_row(RowType type, const std::byte* from, std::size_t n, float* to) {
     case RowType::f32:
       if (n > 0) std::memcpy(to, from, n * sizeof(float));
       return;
-    case RowType::f16: return floats_from_halves(from, n, to);
-    case RowType::int8: return decode_int8(from, n, to);
-    case RowType::fp8: return decode_fp8(from, n, to);
+    case RowType::f16:
+      return floats_from_halves(from, n, to);
+    case RowType::int8:
+      return decode_int8(from, n, to);
+    case RowType::fp8:
+      return decode_fp8(from, n, to);
   }
 }
 
@@ -51,10 +57,14 @@ Result<RowType> parse_row_type(std::string_view text) {
 
 std::size_t row_bytes(RowType type, std::size_t n) {
   switch (type) {
-    case RowType::f32: return n * 4;
-    case RowType::f16: return n * 2;
-    case RowType::int8: return blocks_bytes(n, int8_block, int8_scale_bytes);
-    case RowType::fp8: return blocks_bytes(n, fp8_block, fp8_scale_bytes);
+    case RowType::f32:
+      return n * 4;
+    case RowType::f16:
+      return n * 2;
+    case RowType::int8:
+      return blocks_bytes(n, int8_block, int8_scale_bytes);
+    case RowType::fp8:
+      return blocks_bytes(n, fp8_block, fp8_scale_bytes);
   }
   std::unreachable();
 }

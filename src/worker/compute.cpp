@@ -27,7 +27,8 @@ Result<> decode(const Job& job, JobRows& rows, engine::HostRequest& request) {
     const wire::Input& input = program.inputs[k];
     const std::size_t n_rows = input.kind == wire::Input::Kind::token ? job.dispatch.n_tokens : job.dispatch.pairs.size();
     rows.inputs[k].resize(n_rows * input.n);
-    wire::decode_rows(wire::effective_row_type(job.dispatch.row_type, input.n), (*areas)[k], input.n, n_rows, rows.inputs[k].data(), input.n);
+    wire::decode_rows(wire::effective_row_type(job.dispatch.row_type, input.n), (*areas)[k], input.n, n_rows, rows.inputs[k].data(),
+                      input.n);
     request.inputs.emplace_back(rows.inputs[k]);
   }
   request.n_tokens = job.dispatch.n_tokens;
@@ -57,7 +58,8 @@ Result<> check_answer_size(const Job& job) {
   const std::size_t bytes =
       wire::combine_bytes(*job.program, job.dispatch.row_type, job.dispatch.mode, job.dispatch.n_tokens, job.dispatch.pairs.size());
   if (bytes <= wire::max_frame_body) return {};
-  return fail(ErrorKind::invalid_input, "the answer would have {} bytes, a frame holds {}: lower the backbone's batch size (-ub)", bytes, wire::max_frame_body);
+  return fail(ErrorKind::invalid_input, "the answer would have {} bytes, a frame holds {}: lower the backbone's batch size (-ub)", bytes,
+              wire::max_frame_body);
 }
 
 }  // namespace

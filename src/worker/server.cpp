@@ -31,7 +31,10 @@ constexpr std::size_t forget_programs_above = 1024;          // when to look for
 class ExpertServer final : public Server {
  public:
   ExpertServer(std::unique_ptr<engine::ExpertHost> host, ServerOptions options)
-      : options_(std::move(options)), host_(std::move(host)), inward_(driver_.context(), options_.delay / 2), outward_(driver_.context(), options_.delay / 2) {}
+      : options_(std::move(options)),
+        host_(std::move(host)),
+        inward_(driver_.context(), options_.delay / 2),
+        outward_(driver_.context(), options_.delay / 2) {}
 
   ~ExpertServer() override {
     driver_.run_exclusive([this] {
@@ -70,8 +73,14 @@ class ExpertServer final : public Server {
   ServerCounters counters() override {
     ServerCounters result;
     driver_.run_exclusive([&] {
-      result = {.requests = counters_.requests, .tokens = counters_.tokens, .pairs = counters_.pairs, .batches = counters_.batches,
-                .failures = counters_.failures, .bytes_in = bytes_in_, .bytes_out = bytes_out_, .compute = counters_.compute};
+      result = {.requests = counters_.requests,
+                .tokens = counters_.tokens,
+                .pairs = counters_.pairs,
+                .batches = counters_.batches,
+                .failures = counters_.failures,
+                .bytes_in = bytes_in_,
+                .bytes_out = bytes_out_,
+                .compute = counters_.compute};
     });
     return result;
   }
@@ -125,15 +134,22 @@ class ExpertServer final : public Server {
     sessions_.push_back(session);
     // Weak: the link owns its handlers, and the session owns the link.
     const std::weak_ptr<Session> weak = session;
-    session->link->start({.on_frame = [this, weak](const wire::FrameView& frame) { if (auto s = weak.lock(); s && !closing_ && !s->over) on_frame(s, frame); },
-                          .on_close = [this, weak](const Error& error) { if (auto s = weak.lock(); s && !closing_) on_close(s, error); }});
+    session->link->start({.on_frame =
+                              [this, weak](const wire::FrameView& frame) {
+                                if (auto s = weak.lock(); s && !closing_ && !s->over) on_frame(s, frame);
+                              },
+                          .on_close =
+                              [this, weak](const Error& error) {
+                                if (auto s = weak.lock(); s && !closing_) on_close(s, error);
+                              }});
     Bytes body;
     wire::encode(hello(), body);
     session->link->send(wire::make_frame(wire::FrameType::hello, 0, body));
     session->welcome_deadline = std::make_unique<boost::asio::steady_timer>(driver_.context(), options_.welcome_deadline);
     session->welcome_deadline->async_wait([this, weak](const boost::system::error_code& error) {
       if (auto s = weak.lock(); s && !error && !closing_ && !s->admitted && !s->over) {
-        refuse(s, {ErrorKind::timeout, std::format("no welcome came within {} ms after this worker's hello", options_.welcome_deadline.count())});
+        refuse(s, {ErrorKind::timeout,
+                   std::format("no welcome came within {} ms after this worker's hello", options_.welcome_deadline.count())});
       }
     });
   }
@@ -152,13 +168,19 @@ class ExpertServer final : public Server {
 
   void on_frame(const SessionPtr& session, const wire::FrameView& frame) {
     using enum wire::FrameType;
-    if (!session->admitted && (frame.header.type == program || frame.header.type == dispatch)) return violation(session, "work before the welcome");
+    if (!session->admitted && (frame.header.type == program || frame.header.type == dispatch))
+      return violation(session, "work before the welcome");
     switch (frame.header.type) {
-      case welcome: return on_welcome(session);
-      case refuse: return on_refuse(session, frame.body);
-      case program: return on_program(session, frame);
-      case dispatch: return on_dispatch(session, frame);
-      default: return violation(session, "a frame of a type that backbones do not send");
+      case welcome:
+        return on_welcome(session);
+      case refuse:
+        return on_refuse(session, frame.body);
+      case program:
+        return on_program(session, frame);
+      case dispatch:
+        return on_dispatch(session, frame);
+      default:
+        return violation(session, "a frame of a type that backbones do not send");
     }
   }
 
@@ -188,7 +210,9 @@ class ExpertServer final : public Server {
     dialer_.reset();
   }
 
-  void violation(const SessionPtr& session, const std::string& what) { refuse(session, {ErrorKind::invalid_input, "protocol violation: " + what}); }
+  void violation(const SessionPtr& session, const std::string& what) {
+    refuse(session, {ErrorKind::invalid_input, "protocol violation: " + what});
+  }
 
   /// Ends one link, with the reason as its last frame.
   void refuse(const SessionPtr& session, Error error) {
@@ -204,8 +228,8 @@ class ExpertServer final : public Server {
     std::erase(sessions_, session);
     queue_.drop(session);
     if (session->over || draining_) return;  // said already
-    spdlog::warn("lost the backbone at {}{}: {}{}", session->link->endpoint(), session->admitted ? "" : " before its welcome", error.message,
-                 session->dialled ? "; dialling again" : "");
+    spdlog::warn("lost the backbone at {}{}: {}{}", session->link->endpoint(), session->admitted ? "" : " before its welcome",
+                 error.message, session->dialled ? "; dialling again" : "");
   }
 
   /// The same failure again and again is said once.
@@ -223,7 +247,8 @@ class ExpertServer final : public Server {
     const std::uint64_t id = frame.header.request;
     if (wire::program_id(*program) != id) return violation(session, "a program's id is not the digest of its contents");
     if (session->programs.contains(id)) return;
-    if (session->programs.size() >= options_.max_programs) return violation(session, std::format("more than {} programs", options_.max_programs));
+    if (session->programs.size() >= options_.max_programs)
+      return violation(session, std::format("more than {} programs", options_.max_programs));
     session->programs.emplace(id, shared(id, std::move(*program)));
   }
 
@@ -238,7 +263,8 @@ class ExpertServer final : public Server {
   }
 
   void on_dispatch(const SessionPtr& session, const wire::FrameView& frame) {
-    Job job{.session = session, .request = frame.header.request, .body = Bytes(frame.body.begin(), frame.body.end()), .arrived = Clock::now()};
+    Job job{
+        .session = session, .request = frame.header.request, .body = Bytes(frame.body.begin(), frame.body.end()), .arrived = Clock::now()};
     auto dispatch = wire::decode_dispatch(job.body);
     if (!dispatch) return violation(session, dispatch.error().message);
     job.dispatch = std::move(*dispatch);
@@ -248,7 +274,8 @@ class ExpertServer final : public Server {
     }
     const auto program = session->programs.find(job.dispatch.program);
     if (program == session->programs.end()) {
-      return reject(job, {ErrorKind::not_found, std::format("unknown program {:016x}: it was not sent over this link", job.dispatch.program)});
+      return reject(job,
+                    {ErrorKind::not_found, std::format("unknown program {:016x}: it was not sent over this link", job.dispatch.program)});
     }
     job.program = program->second;
     if (session->queued_requests >= options_.max_queued_requests || session->queued_bytes + job.body.size() > options_.max_queued_bytes) {
@@ -307,7 +334,8 @@ class ExpertServer final : public Server {
       return;
     }
     drain_since_ = Clock::now();
-    spdlog::info("draining: taking requests for {} ms at most, then finishing what waits; a second signal ends at once", options_.drain_grace.count());
+    spdlog::info("draining: taking requests for {} ms at most, then finishing what waits; a second signal ends at once",
+                 options_.drain_grace.count());
     listener_.reset();
     dialer_.reset();
     redial_timer_.cancel();
@@ -343,9 +371,10 @@ class ExpertServer final : public Server {
     report_timer_.async_wait([this](const boost::system::error_code& error) {
       if (error || closing_) return;
       if (counters_.requests != reported_) {
-        spdlog::info("{} requests in {} batches, {} tokens, {} pairs, {:.1f} s of compute, {:.1f} MB in, {:.1f} MB out, {} failed", counters_.requests,
-                     counters_.batches, counters_.tokens, counters_.pairs, std::chrono::duration<double>(counters_.compute).count(),
-                     static_cast<double>(bytes_in_) / 1e6, static_cast<double>(bytes_out_) / 1e6, counters_.failures);
+        spdlog::info("{} requests in {} batches, {} tokens, {} pairs, {:.1f} s of compute, {:.1f} MB in, {:.1f} MB out, {} failed",
+                     counters_.requests, counters_.batches, counters_.tokens, counters_.pairs,
+                     std::chrono::duration<double>(counters_.compute).count(), static_cast<double>(bytes_in_) / 1e6,
+                     static_cast<double>(bytes_out_) / 1e6, counters_.failures);
       }
       reported_ = counters_.requests;
       schedule_report();

@@ -17,8 +17,8 @@ namespace linkcpp::worker {
 
 struct ServerOptions {
   std::string name;
-  std::string listen;                       ///< "host:port" for backbones that dial; empty: none
-  std::vector<std::string> dial;            ///< addresses of the backbone; empty: only listen
+  std::string listen;             ///< "host:port" for backbones that dial; empty: none
+  std::vector<std::string> dial;  ///< addresses of the backbone; empty: only listen
   net::Identity identity;
   net::JoinToken token;
   wire::Digest model{};
@@ -29,7 +29,7 @@ struct ServerOptions {
   std::chrono::microseconds delay{0};            ///< added to every answer, to imitate distance
   std::size_t max_queued_requests = 1024;        ///< of one link, before it is closed
   std::size_t max_queued_bytes = std::size_t{1} << 30;
-  std::size_t max_programs = 256;                ///< of one link
+  std::size_t max_programs = 256;                        ///< of one link
   std::size_t max_batch_bytes = std::size_t{256} << 20;  ///< rows and results of requests that are merged; one alone may be larger
 };
 

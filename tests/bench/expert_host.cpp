@@ -58,7 +58,9 @@ void expert_host(benchmark::State& state, ggml_type type, wire::CombineMode mode
     if (auto done = s.host->run(program, 0, {&request, 1}); !done) return state.SkipWithError(done.error().message.c_str());
   }
   const auto time_plain = [&] { plain_times.push_back(seconds([&] { plain.compute(); })); };
-  const auto time_replay = [&] { replay_times.push_back(seconds([&] { benchmark::DoNotOptimize(s.host->run(program, 0, {&request, 1})); })); };
+  const auto time_replay = [&] {
+    replay_times.push_back(seconds([&] { benchmark::DoNotOptimize(s.host->run(program, 0, {&request, 1})); }));
+  };
   bool plain_first = false;
   for (auto _ : state) {
     // In turns, since whoever comes second finds other bytes in the caches.

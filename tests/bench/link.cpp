@@ -95,7 +95,8 @@ class Blocking final : public Path {
     std::shared_ptr<SSL> ssl;
     bool read(Bytes& into) const {
       for (std::size_t at = 0; at < into.size();) {
-        const auto n = ssl ? SSL_read(ssl.get(), into.data() + at, static_cast<int>(into.size() - at)) : ::recv(fd, into.data() + at, into.size() - at, 0);
+        const auto n = ssl ? SSL_read(ssl.get(), into.data() + at, static_cast<int>(into.size() - at))
+                           : ::recv(fd, into.data() + at, into.size() - at, 0);
         if (n <= 0) return false;
         at += static_cast<std::size_t>(n);
       }
@@ -134,21 +135,24 @@ class Blocking final : public Path {
 /// A link, driven on both sides by the thread that waits.
 class Linked final : public Path {
  public:
-  explicit Linked(std::size_t reply) : out_(frame(wire::FrameType::dispatch, dispatch_bytes)), answer_(frame(wire::FrameType::combine, reply)) {
+  explicit Linked(std::size_t reply)
+      : out_(frame(wire::FrameType::dispatch, dispatch_bytes)), answer_(frame(wire::FrameType::combine, reply)) {
     const auto backbone = net::Identity::generate().value(), worker = net::Identity::generate().value();
     const net::Secret secret{1};
     auto listener = net::Listener::open(
-        worker_driver_.context(), "127.0.0.1:0", {worker, secret, backbone.key(), false}, {}, [this](net::LinkPtr link) { worker_ = std::move(link); },
+        worker_driver_.context(), "127.0.0.1:0", {worker, secret, backbone.key(), false}, {},
+        [this](net::LinkPtr link) { worker_ = std::move(link); },
         [](const std::string&, const Error& error) { die(error.message.c_str()); });
     if (!listener) die(listener.error().message.c_str());
     auto dialer = net::Dialer::start(
-        driver_.context(), {(*listener)->address()}, {backbone, secret, std::nullopt, true}, {}, [this](net::LinkPtr link) { link_ = std::move(link); },
-        [](const Error& error) { die(error.message.c_str()); });
+        driver_.context(), {(*listener)->address()}, {backbone, secret, std::nullopt, true}, {},
+        [this](net::LinkPtr link) { link_ = std::move(link); }, [](const Error& error) { die(error.message.c_str()); });
     const auto deadline = Clock::now() + std::chrono::seconds(10);
     if (!driver_.run_until([this] { return link_ != nullptr; }, deadline)) die("no link");
     if (!worker_driver_.run_until([this] { return worker_ != nullptr; }, deadline)) die("no link");
     worker_->start({.on_frame = [this](const wire::FrameView&) { worker_->send(answer_); }, .on_close = [](const Error&) {}});
-    link_->start({.on_frame = [this](const wire::FrameView&) { answered_ = true; }, .on_close = [](const Error&) { die("the link broke"); }});
+    link_->start(
+        {.on_frame = [this](const wire::FrameView&) { answered_ = true; }, .on_close = [](const Error&) { die("the link broke"); }});
     thread_ = std::thread([this] { worker_driver_.run_until([this] { return stop_.load(); }, Clock::time_point::max()); });
   }
   ~Linked() override {

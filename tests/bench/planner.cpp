@@ -31,7 +31,13 @@ void plan(benchmark::State& state) {
   state.counters["s_per_node"] =
       benchmark::Counter(static_cast<double>(graph.n_nodes), benchmark::Counter::kIsIterationInvariantRate | benchmark::Counter::kInvert);
 }
-BENCHMARK(plan)->ArgNames({"layers", "tokens", "shared"})->Args({4, 1, 1})->Args({48, 1, 0})->Args({48, 1, 1})->Args({48, 512, 1})->Args({90, 1, 1});
+BENCHMARK(plan)
+    ->ArgNames({"layers", "tokens", "shared"})
+    ->Args({4, 1, 1})
+    ->Args({48, 1, 0})
+    ->Args({48, 1, 1})
+    ->Args({48, 512, 1})
+    ->Args({90, 1, 1});
 
 }  // namespace
 }  // namespace linkcpp

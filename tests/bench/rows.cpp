@@ -22,9 +22,12 @@ std::vector<float> activations(std::size_t n) {
 
 /// Floats, and room for their encoding.
 struct Case {
-  explicit Case(const benchmark::State& state) : n(state.range(0)), n_rows(state.range(1)), floats(activations(n * n_rows)), bytes(floats.size() * 4) {}
+  explicit Case(const benchmark::State& state)
+      : n(state.range(0)), n_rows(state.range(1)), floats(activations(n * n_rows)), bytes(floats.size() * 4) {}
   [[nodiscard]] std::span<std::byte> encoding(RowType type) { return std::span(bytes).first(n_rows * row_bytes(type, n)); }
-  void report(benchmark::State& state) const { state.SetBytesProcessed(state.iterations() * static_cast<std::int64_t>(floats.size() * sizeof(float))); }
+  void report(benchmark::State& state) const {
+    state.SetBytesProcessed(state.iterations() * static_cast<std::int64_t>(floats.size() * sizeof(float)));
+  }
   std::size_t n, n_rows;
   std::vector<float> floats;
   Bytes bytes;

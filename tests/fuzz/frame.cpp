@@ -1,5 +1,7 @@
 // Fuzzes the parser of the frame stream: however the bytes are cut into reads, the same frames come out, and the same error ends them.
 // The first byte seeds the sizes of the reads.
+#include "wire/frame.h"
+
 #include <algorithm>
 #include <cstdint>
 #include <optional>
@@ -7,7 +9,6 @@
 
 #include "fuzz/require.h"
 #include "net/frame_buffer.h"
-#include "wire/frame.h"
 
 namespace linkcpp {
 namespace {
@@ -68,8 +69,9 @@ void check_encoding(const wire::FrameHeader& header, const Bytes& body) {
   const Bytes frame = wire::make_frame(header.type, header.request, body);
   const auto again = wire::parse_frame_header(ByteSpan(frame).first(wire::frame_header_bytes));
   require(again.has_value(), "what was made can be parsed");
-  require(again->type == header.type && again->request == header.request && again->length == header.length && again->version == header.version,
-          "a header survives encoding");
+  require(
+      again->type == header.type && again->request == header.request && again->length == header.length && again->version == header.version,
+      "a header survives encoding");
 }
 
 }  // namespace

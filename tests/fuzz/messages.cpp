@@ -1,5 +1,7 @@
 // Fuzzes the decoders of all bodies. What is accepted survives encoding and decoding unchanged, and keeps the limits that the
 // specification promises to those who use it. The first byte chooses the decoder.
+#include "wire/messages.h"
+
 #include <algorithm>
 #include <cstdint>
 #include <vector>
@@ -7,7 +9,6 @@
 #include "fuzz/require.h"
 #include "unit/wire/samples.h"
 #include "wire/frame_size.h"
-#include "wire/messages.h"
 #include "wire/text.h"
 
 namespace linkcpp::wire {
@@ -43,7 +44,8 @@ void check_hello(ByteSpan body) {
   for (const LayerHolding& holding : hello->holdings) {
     require(holding.n_expert > 0 && holding.n_expert <= max_experts, "experts are bounded");
     require(holding.bits.size() == (holding.n_expert + 63u) / 64, "a bit for every expert");
-    for (std::uint32_t e = holding.n_expert; e < holding.bits.size() * 64; ++e) require((holding.bits[e / 64] >> (e % 64) & 1) == 0, "no bit for others");
+    for (std::uint32_t e = holding.n_expert; e < holding.bits.size() * 64; ++e)
+      require((holding.bits[e / 64] >> (e % 64) & 1) == 0, "no bit for others");
   }
 }
 
@@ -88,7 +90,8 @@ void check_combine(ByteSpan body) {
   const auto combine = check_round_trip(body, decode_combine);
   if (!combine) return;
   require(combine->n_rows > 0 && combine->n > 0, "an answer has rows");
-  require(combine->rows.size() == combine->n_rows * row_bytes(effective_row_type(combine->row_type, combine->n), combine->n), "rows fit exactly");
+  require(combine->rows.size() == combine->n_rows * row_bytes(effective_row_type(combine->row_type, combine->n), combine->n),
+          "rows fit exactly");
   std::vector<float> rows(std::size_t{combine->n_rows} * combine->n);
   decode_rows(effective_row_type(combine->row_type, combine->n), combine->rows, combine->n, combine->n_rows, rows.data(), combine->n);
 }
@@ -112,7 +115,13 @@ extern "C" int LLVMFuzzerInitialize(int*, char***) {
   Dispatch dispatch = sample_dispatch();
   dispatch.rows = ByteSpan(area).first(input_area_bytes(every_op_program(), dispatch.row_type, 3, 4));
   seed("dispatch", Message::dispatch, encoded(dispatch));
-  Combine combine{.mode = CombineMode::raw, .row_type = RowType::f16, .compute_us = 120, .queue_us = 3, .n_rows = 4, .n = 8, .rows = ByteSpan(area).first(64)};
+  Combine combine{.mode = CombineMode::raw,
+                  .row_type = RowType::f16,
+                  .compute_us = 120,
+                  .queue_us = 3,
+                  .n_rows = 4,
+                  .n = 8,
+                  .rows = ByteSpan(area).first(64)};
   seed("combine", Message::combine, encoded(combine));
   return 0;
 }
@@ -123,11 +132,21 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size
   if (size == 0) return 0;
   const ByteSpan body = std::as_bytes(std::span(data + 1, size - 1));
   switch (static_cast<Message>(data[0] % n_messages)) {
-    case Message::hello: check_hello(body); break;
-    case Message::refuse: check_reason(body, decode_refuse); break;
-    case Message::failed: check_reason(body, decode_failed); break;
-    case Message::dispatch: check_dispatch(body); break;
-    case Message::combine: check_combine(body); break;
+    case Message::hello:
+      check_hello(body);
+      break;
+    case Message::refuse:
+      check_reason(body, decode_refuse);
+      break;
+    case Message::failed:
+      check_reason(body, decode_failed);
+      break;
+    case Message::dispatch:
+      check_dispatch(body);
+      break;
+    case Message::combine:
+      check_combine(body);
+      break;
   }
   return 0;
 }

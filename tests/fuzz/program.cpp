@@ -1,12 +1,13 @@
 // Fuzzes the decoder of region programs, which a hostile backbone writes. What is accepted is sound by an independent reading of the
 // rules, has this one encoding, and gives sizes that do not overflow.
+#include "wire/program.h"
+
 #include <algorithm>
 #include <cstdint>
 
 #include "fuzz/require.h"
 #include "unit/wire/samples.h"
 #include "wire/frame_size.h"
-#include "wire/program.h"
 
 namespace linkcpp::wire {
 namespace {
@@ -15,10 +16,14 @@ using fuzz::require;
 
 void check_source(const Program& program, const Source& source, std::size_t user) {
   switch (source.kind) {
-    case Source::Kind::none: return require(source.index == 0, "no source has no index");
-    case Source::Kind::op: return require(source.index < user, "sources are earlier ops");
-    case Source::Kind::input: return require(source.index < program.inputs.size(), "inputs exist");
-    case Source::Kind::weight: return require(source.index < program.weights.size(), "weights exist");
+    case Source::Kind::none:
+      return require(source.index == 0, "no source has no index");
+    case Source::Kind::op:
+      return require(source.index < user, "sources are earlier ops");
+    case Source::Kind::input:
+      return require(source.index < program.inputs.size(), "inputs exist");
+    case Source::Kind::weight:
+      return require(source.index < program.weights.size(), "weights exist");
   }
   require(false, "kinds of sources are known");
 }

@@ -42,7 +42,8 @@ wire::Program make_program(FuzzedDataProvider& in) {
     op.n_out = length();
     if (op.kind == wire::OpKind::view) op.offset = in.ConsumeIntegralInRange<std::uint32_t>(0, 80);
     const int n_params = in.ConsumeIntegralInRange(0, 16);
-    for (int k = 0; k < n_params && k < 16; ++k) op.params[k] = in.ConsumeBool() ? in.ConsumeIntegralInRange(-1, 45) : in.ConsumeIntegral<std::int32_t>();
+    for (int k = 0; k < n_params && k < 16; ++k)
+      op.params[k] = in.ConsumeBool() ? in.ConsumeIntegralInRange(-1, 45) : in.ConsumeIntegral<std::int32_t>();
     for (wire::Source& source : op.sources) {
       source.kind = static_cast<wire::Source::Kind>(in.ConsumeIntegralInRange(0, 3));
       source.index = source.kind == wire::Source::Kind::none ? 0 : in.ConsumeIntegralInRange<std::uint16_t>(0, 12);

@@ -69,7 +69,7 @@ struct GgufBuilder {
   std::int64_t extra_tensors = 0, extra_values = 0;  ///< lies about the counts
   std::vector<std::string> values;                   ///< encoded key-value pairs
   std::vector<TensorSpec> tensors;
-  std::uint64_t alignment = 32;                      ///< by which data is laid out
+  std::uint64_t alignment = 32;  ///< by which data is laid out
 
   void value(std::string_view key, std::int32_t type, std::string_view encoded) {
     std::string pair;

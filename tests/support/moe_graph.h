@@ -15,14 +15,14 @@ struct MoeShape {
   std::int64_t n_embd = 32, n_ff = 16, n_expert = 8, top_k = 4, n_tokens = 3;
   int n_layers = 1;
   ggml_type weight_type = GGML_TYPE_F32;
-  bool merged_gate_up = false;    ///< one tensor for gate and up, halves taken by views
-  bool bias = false;              ///< ADD_ID behind every matmul
-  bool weight_before = false;     ///< router weights multiply the input instead of the output
-  bool gated = true;              ///< false: up, activation, down
-  bool shared_expert = false;     ///< work that does not need the routed result
-  bool scale_tensor = false;      ///< a pair scalar that is computed after the up matmul
-  bool reduce = true;             ///< sum over slots by views and adds
-  bool observe_up = false;        ///< mark the up result as an output, as an evaluation callback does
+  bool merged_gate_up = false;  ///< one tensor for gate and up, halves taken by views
+  bool bias = false;            ///< ADD_ID behind every matmul
+  bool weight_before = false;   ///< router weights multiply the input instead of the output
+  bool gated = true;            ///< false: up, activation, down
+  bool shared_expert = false;   ///< work that does not need the routed result
+  bool scale_tensor = false;    ///< a pair scalar that is computed after the up matmul
+  bool reduce = true;           ///< sum over slots by views and adds
+  bool observe_up = false;      ///< mark the up result as an output, as an evaluation callback does
   const char* suffix = "exps";
 };
 
@@ -30,9 +30,9 @@ struct MoeShape {
 struct MoeGraph {
   std::unique_ptr<ggml_context, void (*)(ggml_context*)> context{nullptr, ggml_free};
   ggml_cgraph* graph = nullptr;
-  ggml_tensor* input = nullptr;                ///< [n_embd, n_tokens]
+  ggml_tensor* input = nullptr;  ///< [n_embd, n_tokens]
   ggml_tensor* output = nullptr;
-  std::vector<ggml_tensor*> weights;           ///< every leaf that needs data
+  std::vector<ggml_tensor*> weights;  ///< every leaf that needs data
 };
 
 class MoeGraphBuilder {

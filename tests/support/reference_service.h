@@ -65,15 +65,26 @@ class ReferenceService final : public engine::ExpertService {
     for (const wire::Op& op : p.ops) {
       ggml_tensor *a = at(op.sources[0]), *b = at(op.sources[1]), *t = nullptr;
       switch (op.kind) {
-        case wire::OpKind::mul_mat_id: t = ggml_mul_mat_id(c, b, a, ids); break;
-        case wire::OpKind::add_id: t = ggml_add_id(c, a, b, ids); break;
-        case wire::OpKind::mul: t = ggml_mul(c, a, b); break;
-        case wire::OpKind::unary: t = ggml_unary(c, a, static_cast<ggml_unary_op>(op.params[0])); break;
-        case wire::OpKind::glu: t = ggml_glu_split(c, a, b, static_cast<ggml_glu_op>(op.params[0])); break;
+        case wire::OpKind::mul_mat_id:
+          t = ggml_mul_mat_id(c, b, a, ids);
+          break;
+        case wire::OpKind::add_id:
+          t = ggml_add_id(c, a, b, ids);
+          break;
+        case wire::OpKind::mul:
+          t = ggml_mul(c, a, b);
+          break;
+        case wire::OpKind::unary:
+          t = ggml_unary(c, a, static_cast<ggml_unary_op>(op.params[0]));
+          break;
+        case wire::OpKind::glu:
+          t = ggml_glu_split(c, a, b, static_cast<ggml_glu_op>(op.params[0]));
+          break;
         case wire::OpKind::view:
           t = ggml_view_3d(c, a, op.n_out, a->ne[1], a->ne[2], a->nb[1], a->nb[2], op.offset * sizeof(float));
           break;
-        default: GGML_ABORT("op kind not needed by the tests");
+        default:
+          GGML_ABORT("op kind not needed by the tests");
       }
       std::memcpy(t->op_params, op.params.data(), op.kind == wire::OpKind::view ? 0 : sizeof op.params);
       ops.push_back(t);

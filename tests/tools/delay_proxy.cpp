@@ -29,7 +29,10 @@ constexpr std::size_t read_size = 64u << 10;
 struct Counters {
   std::uint64_t connections = 0, bytes_out = 0, bytes_back = 0, chunks_out = 0, chunks_back = 0;
   [[nodiscard]] std::string json() const {
-    return nlohmann::json{{"connections", connections}, {"bytes_out", bytes_out}, {"bytes_back", bytes_back}, {"chunks_out", chunks_out},
+    return nlohmann::json{{"connections", connections},
+                          {"bytes_out", bytes_out},
+                          {"bytes_back", bytes_back},
+                          {"chunks_out", chunks_out},
                           {"chunks_back", chunks_back}}
         .dump();
   }
@@ -38,7 +41,8 @@ struct Counters {
 /// One direction of a connection: reads, keeps each piece until its time has come, writes in order.
 class Pump : public std::enable_shared_from_this<Pump> {
  public:
-  Pump(std::shared_ptr<tcp::socket> from, std::shared_ptr<tcp::socket> to, Clock::duration delay, std::uint64_t& bytes, std::uint64_t& chunks)
+  Pump(std::shared_ptr<tcp::socket> from, std::shared_ptr<tcp::socket> to, Clock::duration delay, std::uint64_t& bytes,
+       std::uint64_t& chunks)
       : from_(std::move(from)), to_(std::move(to)), timer_(from_->get_executor()), delay_(delay), bytes_(bytes), chunks_(chunks) {}
 
   void start() { read(); }
@@ -51,7 +55,8 @@ class Pump : public std::enable_shared_from_this<Pump> {
 
   void read() {
     reading_ = true;
-    from_->async_read_some(asio::buffer(buffer_), [self = shared_from_this()](const ErrorCode& error, std::size_t n) { self->on_read(error, n); });
+    from_->async_read_some(asio::buffer(buffer_),
+                           [self = shared_from_this()](const ErrorCode& error, std::size_t n) { self->on_read(error, n); });
   }
 
   void on_read(const ErrorCode& error, std::size_t n) {

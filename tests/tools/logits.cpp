@@ -136,7 +136,9 @@ std::string read_text(const std::string& path) {
 }
 
 std::string describe(const TextModelOptions& options, const char* what) {
-  return Json{{"what", what}, {"model", options.path}, {"device", options.device}, {"repack", options.repack}, {"threads", options.n_threads}}.dump();
+  return Json{
+      {"what", what}, {"model", options.path}, {"device", options.device}, {"repack", options.repack}, {"threads", options.n_threads}}
+      .dump();
 }
 
 /// Runs `work` into the target, which it also finishes; returns the process's exit code: 0, or 3 if a comparison found a difference.
@@ -166,7 +168,8 @@ int record(const TextModelOptions& model, const RecordOptions& options) {
   wide.n_seq = std::max(1u, options.parallel);
   const auto engine = value(TextModel::load(wide));
   const std::vector<Token> tokens = value(engine->tokenize(read_text(options.text)));
-  if (tokens.size() < longest) throw std::runtime_error(std::format("the text has {} tokens, --lengths asks for {}", tokens.size(), longest));
+  if (tokens.size() < longest)
+    throw std::runtime_error(std::format("the text has {} tokens, --lengths asks for {}", tokens.size(), longest));
   return with_sink(options.target, *engine, describe(model, "record"), [&](Sink& sink) {
     for (const std::uint32_t length : options.lengths) {
       record_prompt(*engine, std::span(tokens).first(length), options.n_decode, sink);
@@ -244,12 +247,16 @@ int main(int argc, char** argv) {
   record_command->add_option("--text", recording.text, "Text whose beginning is the prompt")->required();
   record_command->add_option("--lengths", recording.lengths, "Prompt lengths in tokens")->delimiter(',')->capture_default_str();
   record_command->add_option("--n-decode", recording.n_decode, "Tokens to decode after each prompt")->capture_default_str();
-  record_command->add_option("--parallel", recording.parallel, "Sequences in one batch; 1: none")->check(CLI::Range(1, 64))->capture_default_str();
+  record_command->add_option("--parallel", recording.parallel, "Sequences in one batch; 1: none")
+      ->check(CLI::Range(1, 64))
+      ->capture_default_str();
   add_target_options(*record_command, recording.target);
   auto* eval_command = app.add_subcommand("eval", "A whole text in chunks; the second half of each counts");
   add_model_options(*eval_command, model);
   eval_command->add_option("--text", evaluation.text, "Text to evaluate")->required();
-  eval_command->add_option("--context", evaluation.evaluation.n_chunk, "Tokens a chunk")->check(CLI::Range(4, 1 << 20))->capture_default_str();
+  eval_command->add_option("--context", evaluation.evaluation.n_chunk, "Tokens a chunk")
+      ->check(CLI::Range(4, 1 << 20))
+      ->capture_default_str();
   eval_command->add_option("--chunks", evaluation.evaluation.max_chunks, "Stop after this many chunks; 0: all")->capture_default_str();
   add_target_options(*eval_command, evaluation.target);
   auto* compare_command = app.add_subcommand("compare", "Two recordings; exit code 3 if a bit differs");

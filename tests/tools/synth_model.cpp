@@ -264,7 +264,8 @@ void write_part(const Options& o, const std::string& path, const std::vector<Ten
   FilePtr file(std::fopen(path.c_str(), "wb"), &std::fclose);
   if (!file) throw std::runtime_error("cannot create " + path);
   write(file.get(), header.data(), header.size());
-  for (std::size_t i = first; i < last; ++i) write_tensor(file.get(), all[i], o.seed * 0x9E3779B97F4A7C15ull, gguf_get_alignment(gguf.get()));
+  for (std::size_t i = first; i < last; ++i)
+    write_tensor(file.get(), all[i], o.seed * 0x9E3779B97F4A7C15ull, gguf_get_alignment(gguf.get()));
   if (std::fclose(file.release()) != 0) throw std::runtime_error("cannot write " + path);
   std::printf("%s\n", path.c_str());
 }
@@ -293,9 +294,10 @@ void check(const Options& o, ggml_type type, std::size_t n_tensors) {
 
 int main(int argc, char** argv) {
   Options o;
-  CLI::App app{"Writes a small mixture-of-experts model with random weights that llama.cpp loads.\n\n"
-               "  synth_model --out wide.gguf --n-embd 3072 --n-ff 64 --experts 16 --top-k 8 --layers 2\n"
-               "  synth_model --out parts.gguf --arch qwen2moe --type q8_0 --split 3"};
+  CLI::App app{
+      "Writes a small mixture-of-experts model with random weights that llama.cpp loads.\n\n"
+      "  synth_model --out wide.gguf --n-embd 3072 --n-ff 64 --experts 16 --top-k 8 --layers 2\n"
+      "  synth_model --out parts.gguf --arch qwen2moe --type q8_0 --split 3"};
   app.add_option("--out", o.out, "File to write; with --split N the parts are named FILE-00001-of-0000N.gguf")->required();
   app.add_option("--arch", o.arch, "Architecture: qwen3moe, qwen2moe (has a shared expert) or llama (Mixtral)")
       ->check(CLI::IsMember({"qwen3moe", "qwen2moe", "llama", "mixtral"}))

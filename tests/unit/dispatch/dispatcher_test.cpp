@@ -22,7 +22,9 @@ std::vector<int> range(int first, int last) {
   return out;
 }
 
-WorkerInfo worker(std::string name, std::vector<int> experts, Time rtt = 1ms) { return {std::move(name), {holding(0, 16, std::move(experts))}, 1, rtt}; }
+WorkerInfo worker(std::string name, std::vector<int> experts, Time rtt = 1ms) {
+  return {std::move(name), {holding(0, 16, std::move(experts))}, 1, rtt};
+}
 
 /// Pairs of one token with these experts.
 std::vector<Pair> token(std::vector<int> experts) {

@@ -35,7 +35,7 @@ struct SimStep {
   std::vector<Pair> pairs;
   std::vector<int> used;  ///< how often each pair's answer was used
   Time deadline{0};
-  bool excuse = false;    ///< at some time an expert was uncovered or a worker refused
+  bool excuse = false;  ///< at some time an expert was uncovered or a worker refused
 };
 
 class World {
@@ -55,13 +55,22 @@ class World {
 
   void event() {
     switch (dice(10)) {
-      case 0: if (workers_.size() < 6) join(); break;
-      case 1: if (!workers_.empty() && dice(2) == 0) lose(); break;
-      case 2: if (!workers_.empty() && dice(3) == 0) drain(); break;
+      case 0:
+        if (workers_.size() < 6) join();
+        break;
+      case 1:
+        if (!workers_.empty() && dice(2) == 0) lose();
+        break;
+      case 2:
+        if (!workers_.empty() && dice(3) == 0) drain();
+        break;
       case 3:
       case 4:
-      case 5: begin(); break;
-      default: advance(Time(std::chrono::milliseconds(1 + dice(60))));
+      case 5:
+        begin();
+        break;
+      default:
+        advance(Time(std::chrono::milliseconds(1 + dice(60))));
     }
   }
 

@@ -53,7 +53,8 @@ void expect_sound(const Anatomy& anatomy) {
       ASSERT_LT(tensor.file, anatomy.files.size());
       EXPECT_EQ(tensor.n_expert, layer.n_expert);
       EXPECT_GT(tensor.slice_bytes, 0u);
-      EXPECT_LE(tensor.offset + tensor.slice_bytes * tensor.n_expert, std::filesystem::file_size(anatomy.files[tensor.file])) << tensor.name;
+      EXPECT_LE(tensor.offset + tensor.slice_bytes * tensor.n_expert, std::filesystem::file_size(anatomy.files[tensor.file]))
+          << tensor.name;
     }
   }
 }
@@ -71,12 +72,30 @@ TEST(ParseExpertName, TakesRoutedExpertsOnly) {
   EXPECT_EQ(layer("blk.32767.ffn_up_chexps.bias"), 0xFFFF);
   EXPECT_EQ(parse_expert_name("blk.7.ffn_gate_exps.weight")->role, "ffn_gate_exps.weight");
   EXPECT_EQ(parse_expert_name("blk.7.ffn_gate_up_chexps.bias")->role, "ffn_gate_up_chexps.bias");
-  for (const char* name :
-       {"", "blk", "blk.", "blk.7", "blk.7.", "blk..ffn_up_exps.weight", "blk.-1.ffn_up_exps.weight", "blk.+1.ffn_up_exps.weight",
-        "blk.01.ffn_up_exps.weight", "blk.32768.ffn_up_exps.weight", "blk.99999999999.ffn_up_exps.weight", "blk.1x.ffn_up_exps.weight",
-        "blk.1.attn_v_exps.weight", "blk.1.ffn_up_shexp.weight", "blk.1.ffn_down_exps.scale", "blk.1.exp_probs_b.bias", "blk.1.ffn_norm_exps.weight",
-        "blk.1.ffn_gate_inp.weight", "blk.1.ffn_up_exps", "blk.1.ffn_up_exps.weight.x", "blk.1.ffn_up.3.weight", "xblk.1.ffn_up_exps.weight",
-        "blk.1.ffn_gate_exps.weight\n", "blk.1.ffn_upexps.weight"}) {
+  for (const char* name : {"",
+                           "blk",
+                           "blk.",
+                           "blk.7",
+                           "blk.7.",
+                           "blk..ffn_up_exps.weight",
+                           "blk.-1.ffn_up_exps.weight",
+                           "blk.+1.ffn_up_exps.weight",
+                           "blk.01.ffn_up_exps.weight",
+                           "blk.32768.ffn_up_exps.weight",
+                           "blk.99999999999.ffn_up_exps.weight",
+                           "blk.1x.ffn_up_exps.weight",
+                           "blk.1.attn_v_exps.weight",
+                           "blk.1.ffn_up_shexp.weight",
+                           "blk.1.ffn_down_exps.scale",
+                           "blk.1.exp_probs_b.bias",
+                           "blk.1.ffn_norm_exps.weight",
+                           "blk.1.ffn_gate_inp.weight",
+                           "blk.1.ffn_up_exps",
+                           "blk.1.ffn_up_exps.weight.x",
+                           "blk.1.ffn_up.3.weight",
+                           "xblk.1.ffn_up_exps.weight",
+                           "blk.1.ffn_gate_exps.weight\n",
+                           "blk.1.ffn_upexps.weight"}) {
     EXPECT_FALSE(parse_expert_name(name)) << name;
   }
 }
@@ -121,7 +140,8 @@ TEST_F(AnatomyTest, SlicesAreTheBytesOfTheirExperts) {
       const auto spec = std::ranges::find(gguf.tensors, tensor.name, &TensorSpec::name);
       ASSERT_NE(spec, gguf.tensors.end());
       for (std::uint32_t e = 0; e < tensor.n_expert; ++e, ++compared) {
-        EXPECT_EQ(file.substr(tensor.offset + e * tensor.slice_bytes, tensor.slice_bytes), spec->data.substr(e * tensor.slice_bytes, tensor.slice_bytes));
+        EXPECT_EQ(file.substr(tensor.offset + e * tensor.slice_bytes, tensor.slice_bytes),
+                  spec->data.substr(e * tensor.slice_bytes, tensor.slice_bytes));
       }
     }
   }

@@ -38,7 +38,8 @@ Bytes combine_frame(const StepShape& shape, std::uint32_t n_rows, CombineMode mo
   wire::encode_combine_header(combine, frame);
   const std::vector<float> rows(std::size_t{n_rows} * shape.n_out, 0.25f);
   const RowType used = wire::effective_row_type(type, shape.n_out);
-  wire::encode_rows(used, rows.data(), shape.n_out, n_rows, shape.n_out, ByteWriter(frame).extend(n_rows * wire::row_bytes(used, shape.n_out)));
+  wire::encode_rows(used, rows.data(), shape.n_out, n_rows, shape.n_out,
+                    ByteWriter(frame).extend(n_rows * wire::row_bytes(used, shape.n_out)));
   wire::finish_frame(frame);
   return frame;
 }
@@ -73,7 +74,8 @@ TEST(ByteAccount, TokenIsTheSumOverItsWorkers) {
   StepBytes expected;
   for (const std::uint64_t pairs : {3, 3, 2}) expected += exchange_bytes(shape, 1, pairs, CombineMode::raw, RowType::f32);
   EXPECT_EQ(token_bytes(shape, 3, CombineMode::raw, RowType::f32), expected);
-  EXPECT_EQ(token_bytes(shape, 100, CombineMode::sum, RowType::f16), token_bytes(shape, 8, CombineMode::sum, RowType::f16)) << "top-k bounds";
+  EXPECT_EQ(token_bytes(shape, 100, CombineMode::sum, RowType::f16), token_bytes(shape, 8, CombineMode::sum, RowType::f16))
+      << "top-k bounds";
   EXPECT_EQ(token_bytes(shape, 0, CombineMode::sum, RowType::f16), StepBytes{});
 }
 
@@ -90,7 +92,8 @@ TEST(ByteAccount, WidthOf3072WithEightExperts) {
     const StepBytes bytes = token_bytes(shape, 1, c.mode, c.type);
     EXPECT_EQ(bytes.dispatch_rows, c.out);
     EXPECT_EQ(bytes.combine_rows, c.back);
-    EXPECT_LT(static_cast<double>(bytes.dispatch), 1.02 * static_cast<double>(c.out) + 8 * sizeof(float)) << "headers and expert ids under 2 %, and the router weights";
+    EXPECT_LT(static_cast<double>(bytes.dispatch), 1.02 * static_cast<double>(c.out) + 8 * sizeof(float))
+        << "headers and expert ids under 2 %, and the router weights";
     EXPECT_LT(static_cast<double>(bytes.combine), 1.02 * static_cast<double>(c.back));
   }
 }

@@ -133,12 +133,15 @@ INSTANTIATE_TEST_SUITE_P(
     Models, Replay,
     testing::Values(Case{"f16", {.type = GGML_TYPE_F16}}, Case{"f32", {.type = GGML_TYPE_F32}}, Case{"bf16", {.type = GGML_TYPE_BF16}},
                     Case{"q8_0", {.type = GGML_TYPE_Q8_0}}, Case{"q4_1", {.type = GGML_TYPE_Q4_1}}, Case{"q5_0", {.type = GGML_TYPE_Q5_0}},
-                    Case{"q5_1", {.type = GGML_TYPE_Q5_1}}, Case{"iq4_nl", {.type = GGML_TYPE_IQ4_NL}}, Case{"mxfp4", {.type = GGML_TYPE_MXFP4}},
+                    Case{"q5_1", {.type = GGML_TYPE_Q5_1}}, Case{"iq4_nl", {.type = GGML_TYPE_IQ4_NL}},
+                    Case{"mxfp4", {.type = GGML_TYPE_MXFP4}},
                     Case{"q2_K_q5_K", {.type = GGML_TYPE_Q2_K, .down_type = GGML_TYPE_Q5_K, .n_embd = 256, .n_ff = 256}},
-                    Case{"q3_K_iq4_xs", {.type = GGML_TYPE_Q3_K, .down_type = GGML_TYPE_IQ4_XS, .n_embd = 256, .n_ff = 256}}, Case{"q4_0", {.type = GGML_TYPE_Q4_0}},
+                    Case{"q3_K_iq4_xs", {.type = GGML_TYPE_Q3_K, .down_type = GGML_TYPE_IQ4_XS, .n_embd = 256, .n_ff = 256}},
+                    Case{"q4_0", {.type = GGML_TYPE_Q4_0}},
                     Case{"q4_K_q6_K", {.type = GGML_TYPE_Q4_K, .down_type = GGML_TYPE_Q6_K, .n_embd = 256, .n_ff = 256}},
                     Case{"merged_gate_up", {.type = GGML_TYPE_Q8_0, .merged = true}}, Case{"biases", {.type = GGML_TYPE_F16, .bias = true}},
-                    Case{"top_1", {.type = GGML_TYPE_Q8_0, .top_k = 1, .merged = true}}, Case{"all_experts", {.type = GGML_TYPE_F16, .top_k = 8}},
+                    Case{"top_1", {.type = GGML_TYPE_Q8_0, .top_k = 1, .merged = true}},
+                    Case{"all_experts", {.type = GGML_TYPE_F16, .top_k = 8}},
                     Case{"copied", {.type = GGML_TYPE_Q4_0, .bias = true}, {.copy = true}},
                     Case{"copied_merged", {.type = GGML_TYPE_F16, .merged = true}, {.copy = true}},
                     // Small pieces: results must not depend on where a batch is cut.
@@ -189,7 +192,9 @@ TEST(ExpertHostRepack, MixesRepackedAndMappedTensors) {
   auto done = host->run(test::make_program(shape), 0, {&request, 1});
   ASSERT_TRUE(done) << done.error().message;
   std::vector<float> wanted;
-  for (const std::size_t i : share.index) wanted.insert(wanted.end(), plain.pairs.begin() + static_cast<std::ptrdiff_t>(i * 256), plain.pairs.begin() + static_cast<std::ptrdiff_t>((i + 1) * 256));
+  for (const std::size_t i : share.index)
+    wanted.insert(wanted.end(), plain.pairs.begin() + static_cast<std::ptrdiff_t>(i * 256),
+                  plain.pairs.begin() + static_cast<std::ptrdiff_t>((i + 1) * 256));
   EXPECT_LT(deviation(share.output, wanted), 1e-2);
 }
 
@@ -365,7 +370,8 @@ TEST_F(Host, WhatIsAcceptedComputes) {
     }
     for (int unary = 0; unary < GGML_UNARY_OP_COUNT; ++unary) add(wire::OpKind::unary, unary, false, false, part);
     for (const auto kind : {wire::OpKind::mul, wire::OpKind::add, wire::OpKind::sub, wire::OpKind::div}) add(kind, 0, false, true, part);
-    for (const auto kind : {wire::OpKind::sqr, wire::OpKind::sqrt, wire::OpKind::clamp, wire::OpKind::scale, wire::OpKind::view}) add(kind, 0, false, false, part);
+    for (const auto kind : {wire::OpKind::sqr, wire::OpKind::sqrt, wire::OpKind::clamp, wire::OpKind::scale, wire::OpKind::view})
+      add(kind, 0, false, false, part);
   }
   const Workload even(shape_, 5, 1);
   for (const wire::Program& program : programs) {
@@ -381,7 +387,9 @@ TEST_F(Host, WhatIsAcceptedComputes) {
         continue;
       }
       for (std::size_t p = 0; p < share.pairs.size(); ++p) {
-        ASSERT_EQ(std::memcmp(share.output.data() + p * program.n_out(), answers[0].data() + share.index[p] * program.n_out(), program.n_out() * sizeof(float)), 0)
+        ASSERT_EQ(std::memcmp(share.output.data() + p * program.n_out(), answers[0].data() + share.index[p] * program.n_out(),
+                              program.n_out() * sizeof(float)),
+                  0)
             << "op " << static_cast<int>(program.ops.back().kind) << " parameter " << program.ops.back().params[0];
       }
     }
@@ -427,7 +435,8 @@ TEST_F(Host, ATokensOwnRowAsResult) {
   HostRequest request = share.request(shape_, load, CombineMode::raw);
   request.inputs = {load.x};
   ASSERT_TRUE(host->run(b.program, 0, {&request, 1}));
-  for (std::size_t p = 0; p < 6; ++p) EXPECT_EQ(std::memcmp(share.output.data() + p * 64, load.x.data() + share.pairs[p].token * 64, 256), 0);
+  for (std::size_t p = 0; p < 6; ++p)
+    EXPECT_EQ(std::memcmp(share.output.data() + p * 64, load.x.data() + share.pairs[p].token * 64, 256), 0);
 }
 
 /// Where this process has mapped a file.

@@ -51,8 +51,9 @@ TEST(ExpertRanges, LimitsToLayers) {
 }
 
 TEST(ExpertRanges, SaysWhatIsWrong) {
-  for (const std::string text : {"", ",", "1,", ";", "all;", "x", "3-1", "-3", "3-", "16", "0-16", "0/3", "4/3", "1/17", "1/0", "L:all", "L3", "L3-1:all",
-                                 "L0-40000:all", "La:1", "99999999999", "1 2", "all,"}) {
+  for (const std::string text :
+       {"",    ",",    "1,",  ";",     "all;", "x",        "3-1",          "-3",   "3-",          "16",  "0-16", "0/3",
+        "4/3", "1/17", "1/0", "L:all", "L3",   "L3-1:all", "L0-40000:all", "La:1", "99999999999", "1 2", "all,"}) {
     auto ranges = parse_expert_ranges(text, 16);
     ASSERT_FALSE(ranges) << text;
     EXPECT_EQ(ranges.error().kind, ErrorKind::invalid_input);

@@ -1,9 +1,9 @@
 // A random small MoE model in a GGUF, its region programs, and what llama.cpp's own graph computes on it.
 #pragma once
 
+#include <fcntl.h>
 #include <ggml-backend.h>
 #include <ggml.h>
-#include <fcntl.h>
 #include <gguf.h>
 #include <sys/mman.h>
 #include <unistd.h>
@@ -104,7 +104,8 @@ class ModelWriter {
   }
 
   void add(int layer, const char* role, ggml_type type, std::int64_t n, std::int64_t rows, std::int64_t depth) {
-    ggml_tensor* t = depth == 1 ? ggml_new_tensor_2d(context_.get(), type, n, rows) : ggml_new_tensor_3d(context_.get(), type, n, rows, depth);
+    ggml_tensor* t =
+        depth == 1 ? ggml_new_tensor_2d(context_.get(), type, n, rows) : ggml_new_tensor_3d(context_.get(), type, n, rows, depth);
     ggml_format_name(t, "blk.%d.ffn_%s", layer, role);
     const std::vector<float> values = random_floats(static_cast<std::size_t>(n * rows * depth), ++seed_, 0.2f);
     if (type == GGML_TYPE_F32) {
@@ -194,12 +195,14 @@ struct Expected {
 /// The graph that llama.cpp builds for a layer's routed experts, with plain ggml calls, on the CPU.
 class ReferenceLayer {
  public:
-  ReferenceLayer(const ModelShape& shape, const std::filesystem::path& path, int layer, std::int64_t n_tokens, int n_threads = 1) : s_(shape) {
+  ReferenceLayer(const ModelShape& shape, const std::filesystem::path& path, int layer, std::int64_t n_tokens, int n_threads = 1)
+      : s_(shape) {
     map_weights(path);
     if (ggml_backend_dev_count() == 0) ggml_backend_load_all();
     cpu_ = ggml_backend_init_by_type(GGML_BACKEND_DEVICE_TYPE_CPU, nullptr);
     const auto registration = ggml_backend_dev_backend_reg(ggml_backend_get_device(cpu_));
-    const auto set_threads = reinterpret_cast<ggml_backend_set_n_threads_t>(ggml_backend_reg_get_proc_address(registration, "ggml_backend_set_n_threads"));
+    const auto set_threads =
+        reinterpret_cast<ggml_backend_set_n_threads_t>(ggml_backend_reg_get_proc_address(registration, "ggml_backend_set_n_threads"));
     set_threads(cpu_, n_threads);
     context_ = ggml_init({.mem_size = std::size_t{64} << 20, .mem_buffer = nullptr, .no_alloc = true});
     build(layer, n_tokens);
@@ -245,7 +248,9 @@ class ReferenceLayer {
     gguf_free(gguf);
   }
 
-  ggml_tensor* weight(int layer, const char* role) const { return ggml_get_tensor(weights_, std::format("blk.{}.ffn_{}", layer, role).c_str()); }
+  ggml_tensor* weight(int layer, const char* role) const {
+    return ggml_get_tensor(weights_, std::format("blk.{}.ffn_{}", layer, role).c_str());
+  }
   ggml_tensor* matmul(int layer, const std::string& name, ggml_tensor* rows) {
     ggml_tensor* product = ggml_mul_mat_id(context_, weight(layer, (name + "_exps.weight").c_str()), rows, ids_);
     return s_.bias ? ggml_add_id(context_, product, weight(layer, (name + "_exps.bias").c_str()), ids_) : product;
@@ -262,7 +267,8 @@ class ReferenceLayer {
     if (s_.merged) {
       ggml_tensor* both = matmul(layer, "gate_up", x_);
       gate = ggml_view_3d(c, both, s_.n_ff, both->ne[1], both->ne[2], both->nb[1], both->nb[2], 0);
-      up = ggml_view_3d(c, both, s_.n_ff, both->ne[1], both->ne[2], both->nb[1], both->nb[2], static_cast<std::size_t>(s_.n_ff) * sizeof(float));
+      up = ggml_view_3d(c, both, s_.n_ff, both->ne[1], both->ne[2], both->nb[1], both->nb[2],
+                        static_cast<std::size_t>(s_.n_ff) * sizeof(float));
     } else {
       up = matmul(layer, "up", x_);
       gate = matmul(layer, "gate", x_);
@@ -297,7 +303,8 @@ struct Workload {
   std::vector<std::int32_t> ids;
 
   Workload(const ModelShape& s, std::int64_t tokens, std::uint32_t seed)
-      : n_tokens(tokens), x(random_floats(static_cast<std::size_t>(s.n_embd * tokens), seed)),
+      : n_tokens(tokens),
+        x(random_floats(static_cast<std::size_t>(s.n_embd * tokens), seed)),
         w(random_floats(static_cast<std::size_t>(s.top_k * tokens), seed + 1)) {
     std::mt19937 generator(seed + 2);
     std::vector<std::int32_t> experts(static_cast<std::size_t>(s.n_expert));

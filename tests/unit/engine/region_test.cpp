@@ -40,9 +40,17 @@ void check_invariants(const MoeGraph& moe, const Plan& p) {
     int& s = stage[event.region];
     switch (event.kind) {
       case PlanEvent::Kind::snapshot_ids:
-      case PlanEvent::Kind::snapshot_input: EXPECT_LE(s, 0); break;
-      case PlanEvent::Kind::dispatch: EXPECT_EQ(s, 0); s = 1; break;
-      case PlanEvent::Kind::combine: EXPECT_EQ(s, 1); s = 2; break;
+      case PlanEvent::Kind::snapshot_input:
+        EXPECT_LE(s, 0);
+        break;
+      case PlanEvent::Kind::dispatch:
+        EXPECT_EQ(s, 0);
+        s = 1;
+        break;
+      case PlanEvent::Kind::combine:
+        EXPECT_EQ(s, 1);
+        s = 2;
+        break;
     }
   }
   EXPECT_THAT(stage, testing::Each(2));
@@ -105,7 +113,8 @@ TEST(Region, MergedGateUpBecomesRowViews) {
   const Plan p = plan(moe);
   check_invariants(moe, p);
   ASSERT_EQ(p.regions.size(), 1);
-  EXPECT_THAT(kinds(p.regions[0]), ElementsAre(OpKind::mul_mat_id, OpKind::view, OpKind::view, OpKind::glu, OpKind::mul_mat_id, OpKind::mul));
+  EXPECT_THAT(kinds(p.regions[0]),
+              ElementsAre(OpKind::mul_mat_id, OpKind::view, OpKind::view, OpKind::glu, OpKind::mul_mat_id, OpKind::mul));
   EXPECT_EQ(p.regions[0].program.ops[2].offset, 16);
 }
 
@@ -115,8 +124,9 @@ TEST(Region, BiasesAreWeightsOfTheProgram) {
   check_invariants(moe, p);
   ASSERT_EQ(p.regions.size(), 1);
   EXPECT_TRUE(p.regions[0].reduced);
-  EXPECT_THAT(p.regions[0].program.weights, testing::UnorderedElementsAre("ffn_up_exps.weight", "ffn_up_exps.bias", "ffn_gate_exps.weight",
-                                                                           "ffn_gate_exps.bias", "ffn_down_exps.weight", "ffn_down_exps.bias"));
+  EXPECT_THAT(p.regions[0].program.weights,
+              testing::UnorderedElementsAre("ffn_up_exps.weight", "ffn_up_exps.bias", "ffn_gate_exps.weight", "ffn_gate_exps.bias",
+                                            "ffn_down_exps.weight", "ffn_down_exps.bias"));
 }
 
 TEST(Region, RouterWeightsBeforeTheExpertsArePairRows) {

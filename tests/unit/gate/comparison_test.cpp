@@ -53,7 +53,8 @@ TEST(Comparison, ZerosOfAnotherSignAreADifference) {
 }
 
 TEST(Comparison, DamageNeverPasses) {
-  for (const float bad : {std::numeric_limits<float>::quiet_NaN(), std::numeric_limits<float>::infinity(), -std::numeric_limits<float>::infinity()}) {
+  for (const float bad :
+       {std::numeric_limits<float>::quiet_NaN(), std::numeric_limits<float>::infinity(), -std::numeric_limits<float>::infinity()}) {
     Comparison comparison;
     const Values good{1, 2, 3, 4};
     for (int i = 0; i < 999; ++i) comparison.add("good", good, good, 2);
@@ -65,7 +66,8 @@ TEST(Comparison, DamageNeverPasses) {
 TEST(Verdict, NamesEveryLimitThatIsMissed) {
   Figures f{.rows = 10, .mean_kld = 0.5, .mean_cosine = 0.9, .argmax_agreement = 0.9, .perplexity_ratio = 1.5};
   const std::string text = misses(f, {});
-  for (const char* part : {"90.000 %", "cosine 0.9", "KLD 5.00e-01", "perplexity ratio 1.5"}) EXPECT_NE(text.find(part), std::string::npos) << text;
+  for (const char* part : {"90.000 %", "cosine 0.9", "KLD 5.00e-01", "perplexity ratio 1.5"})
+    EXPECT_NE(text.find(part), std::string::npos) << text;
   f = {.rows = 10, .mean_kld = 0.009, .mean_cosine = 0.9981, .argmax_agreement = 0.996, .perplexity_ratio = 1.009};
   EXPECT_EQ(misses(f, {}), "");
   f.argmax_agreement = 0.994;
@@ -74,7 +76,8 @@ TEST(Verdict, NamesEveryLimitThatIsMissed) {
 }
 
 TEST(Verdict, JsonRoundTripKeepsInfinity) {
-  Figures f{.rows = 7, .different_rows = 3, .max_abs_diff = std::numeric_limits<double>::infinity(), .mean_kld = 1e-7, .worst_cosine = 0.25};
+  Figures f{
+      .rows = 7, .different_rows = 3, .max_abs_diff = std::numeric_limits<double>::infinity(), .mean_kld = 1e-7, .worst_cosine = 0.25};
   const auto back = figures_from_json(nlohmann::json::parse(to_json(f).dump()));
   ASSERT_TRUE(back.has_value()) << back.error().message;
   EXPECT_EQ(back->max_abs_diff, f.max_abs_diff);

@@ -3,10 +3,10 @@
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+#include <unistd.h>
 
 #include <filesystem>
 #include <fstream>
-#include <unistd.h>
 
 #include "gate/recording.h"
 
@@ -33,7 +33,8 @@ Record sample() {
 class GateRecord : public ::testing::Test {
  protected:
   GateRecord() : mine_(*net::Identity::generate()), other_(*net::Identity::generate()) {
-    folder_ = fs::path(::testing::TempDir()) / ("gates-" + std::to_string(::getpid()) + ::testing::UnitTest::GetInstance()->current_test_info()->name());
+    folder_ = fs::path(::testing::TempDir()) /
+              ("gates-" + std::to_string(::getpid()) + ::testing::UnitTest::GetInstance()->current_test_info()->name());
   }
   ~GateRecord() override { fs::remove_all(folder_); }
   net::Identity mine_, other_;

@@ -103,8 +103,8 @@ TEST(DialerTest, APeerThatAcceptsAndDropsIsNotDialledInAHotLoop) {
   Host host(loop.context(), nodes.backbone_credentials(), nodes.knobs);
   std::atomic<int> n = 0;
   const auto start = Clock::now();
-  auto dialer = Dialer::start(
-      loop.context(), {host.address()}, nodes.worker_credentials(), nodes.knobs, [&](LinkPtr) { ++n; }, {});  // the link is dropped at once
+  auto dialer = Dialer::start(loop.context(), {host.address()}, nodes.worker_credentials(), nodes.knobs, [&](LinkPtr) { ++n; },
+                              {});  // the link is dropped at once
   std::this_thread::sleep_for(1s);
   EXPECT_GE(n, 3);
   EXPECT_LE(n, 5 + (Clock::now() - start) / 100ms);
@@ -147,14 +147,13 @@ TEST(DialerTest, MayBeDestroyedInItsOwnCallback) {
   std::mutex made;
   {
     const std::lock_guard lock(made);
-    dialer = Dialer::start(
-        loop.context(), {host.address()}, nodes.worker_credentials(), nodes.knobs,
-        [&](LinkPtr link) {
-          const std::lock_guard inner(made);
-          dialer.reset();
-          links.put(std::move(link));
-        },
-        {});
+    dialer = Dialer::start(loop.context(), {host.address()}, nodes.worker_credentials(), nodes.knobs,
+                           [&](LinkPtr link) {
+                             const std::lock_guard inner(made);
+                             dialer.reset();
+                             links.put(std::move(link));
+                           },
+                           {});
   }
   auto link = links.take();
   ASSERT_TRUE(link);

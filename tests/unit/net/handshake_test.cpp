@@ -217,8 +217,8 @@ TEST_F(HandshakeTest, WrongAndReplayedProofsAreRefused) {
   with([&](RawPeer& peer) { peer.send(wire::make_frame(wire::FrameType::auth, 0, {})); });
   with([&](RawPeer& peer) { peer.send(wire::make_frame(wire::FrameType::auth, 0, pattern(33, 1))); });
   with([&](RawPeer& peer) { peer.prove(nodes_.worker, secret_of(9)); });
-  with([&](RawPeer& peer) { peer.prove(nodes_.backbone, nodes_.secret); });                 // a proof for another key
-  with([&](RawPeer& peer) { peer.prove(nodes_.worker, nodes_.secret, Role::backbone); });   // the other role's proof
+  with([&](RawPeer& peer) { peer.prove(nodes_.backbone, nodes_.secret); });                // a proof for another key
+  with([&](RawPeer& peer) { peer.prove(nodes_.worker, nodes_.secret, Role::backbone); });  // the other role's proof
   // A proof that was right on another connection.
   TlsSession::ExportedKey other{};
   const Proof stale = make_proof(nodes_.secret, Role::worker, other, nodes_.worker.key()).value();
@@ -330,10 +330,20 @@ TEST_F(HandshakeTest, FloodOfCutHandshakesLeavesNoTrace) {
   for (std::uint32_t i = 0; i < 60; ++i) {
     RawPeer peer(host().address());
     switch (i % 4) {
-      case 0: peer.reset(); break;
-      case 1: peer.send_raw(pattern(i * 13, i)); peer.reset(); break;
-      case 2: peer.send_raw("\x16\x03\x01"); break;
-      case 3: ASSERT_TRUE(peer.tls(nodes_.worker)); peer.reset(); break;
+      case 0:
+        peer.reset();
+        break;
+      case 1:
+        peer.send_raw(pattern(i * 13, i));
+        peer.reset();
+        break;
+      case 2:
+        peer.send_raw("\x16\x03\x01");
+        break;
+      case 3:
+        ASSERT_TRUE(peer.tls(nodes_.worker));
+        peer.reset();
+        break;
     }
   }
 }

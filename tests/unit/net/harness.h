@@ -124,7 +124,8 @@ struct Host {
   Mailbox<Refusal> refusals;
   std::unique_ptr<Listener> listener;
 
-  Host(boost::asio::io_context& context, const Credentials& credentials, const LinkKnobs& knobs, const std::string& address = "127.0.0.1:0") {
+  Host(boost::asio::io_context& context, const Credentials& credentials, const LinkKnobs& knobs,
+       const std::string& address = "127.0.0.1:0") {
     auto opened = Listener::open(
         context, address, credentials, knobs, [this](LinkPtr link) { links.put(std::move(link)); },
         [this](const std::string& endpoint, const Error& error) { refusals.put({endpoint, error}); });
@@ -156,7 +157,8 @@ struct Linked {
   LinkPtr backbone, worker;
   Recorder at_backbone, at_worker;
 
-  explicit Linked(Nodes n = {}, int n_threads = 1, bool redial = false) : nodes(std::move(n)), backbone_loop(n_threads), worker_loop(n_threads) {
+  explicit Linked(Nodes n = {}, int n_threads = 1, bool redial = false)
+      : nodes(std::move(n)), backbone_loop(n_threads), worker_loop(n_threads) {
     host = std::make_unique<Host>(backbone_loop.context(), nodes.backbone_credentials(), nodes.knobs);
     guest = std::make_unique<Guest>(worker_loop.context(), std::vector{host->address()}, nodes.worker_credentials(), nodes.knobs);
     backbone = host->links.take().value_or(nullptr);

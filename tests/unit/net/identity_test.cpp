@@ -77,8 +77,9 @@ TEST_F(IdentityTest, RefusesDamagedFiles) {
   std::string other;
   std::getline(std::ifstream(root_ / "other" / "identity.pem"), other, '\0');
 
-  for (const std::string& text : {std::string(), std::string("rubbish"), whole.substr(0, 40), whole.substr(0, certificate), whole.substr(certificate),
-                                  whole.substr(0, certificate) + other.substr(other.find("-----BEGIN CERTIFICATE"))}) {
+  for (const std::string& text :
+       {std::string(), std::string("rubbish"), whole.substr(0, 40), whole.substr(0, certificate), whole.substr(certificate),
+        whole.substr(0, certificate) + other.substr(other.find("-----BEGIN CERTIFICATE"))}) {
     write(home_ / "identity.pem", text);
     const auto identity = Identity::load_or_create(home_);
     ASSERT_FALSE(identity) << text;
@@ -142,7 +143,8 @@ TEST_F(IdentityTest, SecretIsCreatedOnceAndChecked) {
   EXPECT_EQ(mode(home_ / "swarm.secret"), 0600u);
   EXPECT_EQ(load_or_create_secret(home_).value(), *first);
   EXPECT_NE(load_or_create_secret(root_ / "other").value(), *first);
-  for (const char* text : {"", "short", "not!base64not!base64not!base64not!base64not", "AAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAA"}) {
+  for (const char* text :
+       {"", "short", "not!base64not!base64not!base64not!base64not", "AAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAA"}) {
     write(home_ / "swarm.secret", text);
     const auto damaged = load_or_create_secret(home_);
     ASSERT_FALSE(damaged) << text;

@@ -110,7 +110,8 @@ TEST(LinkTest, KeepsWarmMeasuresAndHidesPings) {
   nodes.knobs.keep_warm = 10ms;
   Linked linked(nodes);
   const auto until = Clock::now() + patience;
-  while (Clock::now() < until && (linked.worker->stats().rtt == 0us || linked.backbone->stats().rtt == 0us)) std::this_thread::sleep_for(5ms);
+  while (Clock::now() < until && (linked.worker->stats().rtt == 0us || linked.backbone->stats().rtt == 0us))
+    std::this_thread::sleep_for(5ms);
   EXPECT_GT(linked.worker->stats().rtt, 0us);
   EXPECT_GT(linked.worker->stats().rtt_min, 0us);
   EXPECT_LE(linked.worker->stats().rtt_min, linked.worker->stats().rtt);
@@ -383,11 +384,13 @@ TEST(LinkTest, WorksThroughDriversOnBothSides) {
   const std::weak_ptr<Link> weak = *worker;
   (*worker)->start({.on_frame =
                         [weak](const wire::FrameView& frame) {
-                          if (auto link = weak.lock()) link->send(wire::make_frame(wire::FrameType::combine, frame.header.request, frame.body));
+                          if (auto link = weak.lock())
+                            link->send(wire::make_frame(wire::FrameType::combine, frame.header.request, frame.body));
                         },
                     .on_close = [](const Error&) {}});
   std::vector<int> answered(2, 0);  // written by handlers, read by run_until's conditions
-  (*backbone)->start({.on_frame = [&](const wire::FrameView& frame) { ++answered[frame.header.request]; }, .on_close = [](const Error&) {}});
+  (*backbone)->start(
+      {.on_frame = [&](const wire::FrameView& frame) { ++answered[frame.header.request]; }, .on_close = [](const Error&) {}});
   std::vector<std::thread> threads;
   for (std::uint32_t t = 0; t < 2; ++t) {
     threads.emplace_back([&, t] {

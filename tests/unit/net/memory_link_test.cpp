@@ -32,8 +32,9 @@ TEST(MemoryLinkTest, DelaysByDriverTimers) {
   Driver driver;
   auto [a, b] = make_memory_links(driver.context(), driver.context(), {.delay_to_first = 20ms, .delay_to_second = 10ms});
   int answers = 0;
-  b->start({.on_frame = [&, &out = *b](const wire::FrameView& frame) { out.send(wire::make_frame(wire::FrameType::combine, 0, frame.body)); },
-            .on_close = [](const Error&) {}});
+  b->start(
+      {.on_frame = [&, &out = *b](const wire::FrameView& frame) { out.send(wire::make_frame(wire::FrameType::combine, 0, frame.body)); },
+       .on_close = [](const Error&) {}});
   a->start({.on_frame = [&](const wire::FrameView&) { ++answers; }, .on_close = [](const Error&) {}});
   const auto start = Clock::now();
   for (int i = 0; i < 5; ++i) a->send(frame_of(10, 1));

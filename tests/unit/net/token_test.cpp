@@ -95,7 +95,8 @@ TEST(EndpointTest, ParsesAndExplains) {
   EXPECT_EQ(parse_endpoint("host:1")->text(), "host:1");
   EXPECT_EQ(parse_endpoint("[::]:7101")->host, "::");
   EXPECT_EQ(parse_endpoint("[::]:7101")->text(), "[::]:7101");
-  for (const char* wrong : {"", ":", "host", "host:", ":80", "host:65536", "host:-1", "host:1x", "::1:80", "[]:80", "[host]:80", "ho st:80", "h\n:1"}) {
+  for (const char* wrong :
+       {"", ":", "host", "host:", ":80", "host:65536", "host:-1", "host:1x", "::1:80", "[]:80", "[host]:80", "ho st:80", "h\n:1"}) {
     EXPECT_FALSE(parse_endpoint(wrong)) << wrong;
   }
 }

@@ -96,8 +96,9 @@ TEST_F(Admin, HeadHasNoBody) {
 }
 
 TEST_F(Admin, BoundsWhatItReads) {
-  for (const std::string& bytes : {std::string("\0\1\2garbage\r\n\r\n", 14), "GET /v1/swarm HTTP/1.1\r\nX: " + std::string(1u << 20, 'a') + "\r\n\r\n",
-                                  std::string("POST /v1/swarm HTTP/1.1\r\nContent-Length: 99999999999\r\n\r\n")}) {
+  for (const std::string& bytes :
+       {std::string("\0\1\2garbage\r\n\r\n", 14), "GET /v1/swarm HTTP/1.1\r\nX: " + std::string(1u << 20, 'a') + "\r\n\r\n",
+        std::string("POST /v1/swarm HTTP/1.1\r\nContent-Length: 99999999999\r\n\r\n")}) {
     const auto answer = converse(context, server->address(), bytes);
     EXPECT_TRUE(answer.empty() || !answer.starts_with("HTTP/1.1 200")) << answer.substr(0, 100);
   }
@@ -164,7 +165,8 @@ TEST(HttpClient, StreamsEvents) {
                                   "11\r\ndata: {\"a\":1}\n\nda\r\n1b\r\nta: {\"a\":2}\n\ndata: [DONE]\n\n\r\n0\r\n\r\n",
                                   thread);
   std::vector<std::string> got;
-  const auto streamed = await(context, http_event_stream(address, "/v1/completions", "{}", 5s, [&](std::string_view data) { got.emplace_back(data); }));
+  const auto streamed =
+      await(context, http_event_stream(address, "/v1/completions", "{}", 5s, [&](std::string_view data) { got.emplace_back(data); }));
   ASSERT_TRUE(streamed) << streamed.error().message;
   EXPECT_EQ(got, (std::vector<std::string>{"{\"a\":1}", "{\"a\":2}"}));
 }
@@ -183,7 +185,8 @@ TEST(HttpClient, QuotesTheServersMessage) {
   asio::io_context context{1}, server{1};
   std::jthread thread;
   const std::string body = R"({"error":{"code":401,"message":"Invalid API Key"}})";
-  const auto address = one_answer(server, "HTTP/1.1 401 Unauthorized\r\nContent-Length: " + std::to_string(body.size()) + "\r\n\r\n" + body, thread);
+  const auto address =
+      one_answer(server, "HTTP/1.1 401 Unauthorized\r\nContent-Length: " + std::to_string(body.size()) + "\r\n\r\n" + body, thread);
   const auto json = await(context, http_json(address, "/", "", 5s));
   ASSERT_FALSE(json);
   EXPECT_EQ(json.error().kind, ErrorKind::unauthorized);

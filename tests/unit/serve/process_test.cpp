@@ -126,7 +126,8 @@ TEST(Process, ChildDiesWithItsParent) {
   const auto pid_file = folder->path() / "pid";
   const pid_t middle = fork();
   if (middle == 0) {
-    auto process = Process::start(shell("echo $$ >" + pid_file.string() + ".part; mv " + pid_file.string() + ".part " + pid_file.string() + "; exec sleep 100"));
+    auto process = Process::start(
+        shell("echo $$ >" + pid_file.string() + ".part; mv " + pid_file.string() + ".part " + pid_file.string() + "; exec sleep 100"));
     pause();
     _exit(0);
   }

@@ -77,7 +77,8 @@ TEST(ParseEvent, NamesWhatIsNotOne) {
 }
 
 TEST(DescribeEvent, DoesNotLetPeersDriveTheTerminal) {
-  const auto text = describe_event({{"event", "worker_joined"}, {"name", "\033]0;x\007evil\n"}, {"endpoint", "e"}, {"device", "d"}, {"experts", "x"}});
+  const auto text =
+      describe_event({{"event", "worker_joined"}, {"name", "\033]0;x\007evil\n"}, {"endpoint", "e"}, {"device", "d"}, {"experts", "x"}});
   EXPECT_EQ(text, "worker ?]0;x?evil? joined from e (d; x)");
   EXPECT_EQ(describe_event({{"event", "account"}}), "");
 }
@@ -94,7 +95,8 @@ TEST(LineCutter, CutsAcrossPiecesAndBoundsLines) {
 
 TEST(Account, DifferenceSubtractsCountersAndKeepsRoundTrips) {
   const auto before = event(R"({"passes":2,"total":{"steps":8},"layers":{"0":{"steps":2}},"workers":{"a":{"steps":5,"rtt_us":100}}})");
-  const auto after = event(R"({"passes":5,"total":{"steps":20},"layers":{"0":{"steps":5},"1":{"steps":4}},"workers":{"a":{"steps":7,"rtt_us":90}}})");
+  const auto after =
+      event(R"({"passes":5,"total":{"steps":20},"layers":{"0":{"steps":5},"1":{"steps":4}},"workers":{"a":{"steps":7,"rtt_us":90}}})");
   const auto difference = account_difference(before, after);
   EXPECT_EQ(difference["passes"], 3);
   EXPECT_EQ(difference["layers"]["0"]["steps"], 3);
@@ -107,7 +109,8 @@ TEST(Account, DifferenceSubtractsCountersAndKeepsRoundTrips) {
 }
 
 TEST(Account, SummaryDividesByTokensAndSortsLayersByNumber) {
-  const auto summary = summarize_account(event(R"({"passes":10,"total":{"steps":20,"bytes_out":1000,"bytes_in":3000,"payload_out":900,"payload_in":2900},
+  const auto summary =
+      summarize_account(event(R"({"passes":10,"total":{"steps":20,"bytes_out":1000,"bytes_in":3000,"payload_out":900,"payload_in":2900},
     "layers":{"10":{"steps":1,"tokens":1},"2":{"steps":10,"tokens":40,"bytes_out":4000,"bytes_in":8000,"wait_us":400},"32770":{"steps":1,"tokens":0},"3":{"steps":0}},
     "workers":{"a":{"steps":10,"tokens":20,"bytes_out":2000,"compute_us":50,"rtt_us":7}}})"));
   ASSERT_EQ(summary["layers"].size(), 3u) << "layers without steps are left out";

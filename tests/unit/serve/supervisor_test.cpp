@@ -32,10 +32,11 @@ class Supervised {
                           if (on_event) on_event(event);
                         },
                     .on_log = [this](std::string_view line) { log.emplace_back(line); },
-                    .on_crash = [this](const ExitStatus& ended, std::chrono::milliseconds pause) {
-                      crashes.push_back(ended);
-                      pauses.push_back(pause);
-                    }}) {}
+                    .on_crash =
+                        [this](const ExitStatus& ended, std::chrono::milliseconds pause) {
+                          crashes.push_back(ended);
+                          pauses.push_back(pause);
+                        }}) {}
 
   static SupervisionKnobs quick() {
     SupervisionKnobs knobs;
@@ -89,7 +90,8 @@ TEST(Supervisor, QuotesThePluginsOwnError) {
 }
 
 TEST(Supervisor, SurvivesGarbageOnTheStatusChannel) {
-  Supervised it(R"(head -c 3000000 /dev/zero >&3; echo >&3; echo 'not json' >&3; echo '[1]' >&3; echo '{"event":7}' >&3; echo '{"event":"ready"}' >&3; exit 1)");
+  Supervised it(
+      R"(head -c 3000000 /dev/zero >&3; echo >&3; echo 'not json' >&3; echo '[1]' >&3; echo '{"event":7}' >&3; echo '{"event":"ready"}' >&3; exit 1)");
   ASSERT_FALSE(it.run());
   ASSERT_EQ(it.events.size(), 1u);
   EXPECT_EQ(it.events[0]["event"], "ready");

@@ -30,7 +30,11 @@ constexpr std::uint32_t n_embd = 64, n_expert = 6;
 
 /// What an honest worker that holds `experts` of every layer says of itself.
 wire::Hello hello_of(const Backbone& backbone, std::string name, std::uint64_t experts) {
-  wire::Hello hello{.engine = engine::engine_version(), .name = std::move(name), .device = "none", .n_threads = 1, .row_types = 1,
+  wire::Hello hello{.engine = engine::engine_version(),
+                    .name = std::move(name),
+                    .device = "none",
+                    .n_threads = 1,
+                    .row_types = 1,
                     .model = backbone.anatomy().digest};
   for (std::uint16_t layer = 0; layer < 2; ++layer) hello.holdings.push_back({layer, n_expert, {experts}});
   return hello;
@@ -40,10 +44,12 @@ wire::Hello hello_of(const Backbone& backbone, std::string name, std::uint64_t e
 class ScriptedWorker {
  public:
   /// Dials the backbone; greets it where there is a hello.
-  ScriptedWorker(const Backbone& backbone, const net::PeerKey& key, const net::Secret& secret, std::optional<wire::Hello> hello) : hello_(std::move(hello)) {
+  ScriptedWorker(const Backbone& backbone, const net::PeerKey& key, const net::Secret& secret, std::optional<wire::Hello> hello)
+      : hello_(std::move(hello)) {
     driver_.run_exclusive([&] {
-      dialer_ = net::Dialer::start(driver_.context(), {backbone.listen_address()}, {*net::Identity::generate(), secret, key, false}, {},
-                                   [this](net::LinkPtr link) { adopt(std::move(link)); }, [](const Error&) {});
+      dialer_ = net::Dialer::start(
+          driver_.context(), {backbone.listen_address()}, {*net::Identity::generate(), secret, key, false}, {},
+          [this](net::LinkPtr link) { adopt(std::move(link)); }, [](const Error&) {});
     });
   }
   ~ScriptedWorker() {
@@ -76,7 +82,8 @@ class ScriptedWorker {
  private:
   void adopt(net::LinkPtr link) {
     link_ = std::move(link);
-    link_->start({.on_frame = [this](const wire::FrameView& f) { frames_.put({f.header, Bytes(f.body.begin(), f.body.end())}); }, .on_close = [](const Error&) {}});
+    link_->start({.on_frame = [this](const wire::FrameView& f) { frames_.put({f.header, Bytes(f.body.begin(), f.body.end())}); },
+                  .on_close = [](const Error&) {}});
     if (hello_) greet(*hello_);
     connected_.put(true);
   }
@@ -131,8 +138,15 @@ class TwoWorkers : public RealBackbone {
     wire::Op op{.kind = wire::OpKind::mul_mat_id, .n_out = 4};
     op.sources = {wire::Source{wire::Source::Kind::input, 0}, wire::Source{wire::Source::Kind::weight, 0}, {}};
     program_.ops = {op};
-    call_ = {.layer = 0, .program_id = wire::program_id(program_), .program = &program_, .n_tokens = 1, .top_k = 2, .experts = experts_,
-             .inputs = {rows_}, .sum = false, .output = output_};
+    call_ = {.layer = 0,
+             .program_id = wire::program_id(program_),
+             .program = &program_,
+             .n_tokens = 1,
+             .top_k = 2,
+             .experts = experts_,
+             .inputs = {rows_},
+             .sum = false,
+             .output = output_};
   }
   void TearDown() override {
     low_.reset();
@@ -186,11 +200,18 @@ TEST_P(Joining, IsRefusedWithTheReason) {
 
 INSTANTIATE_TEST_SUITE_P(
     Hellos, Joining,
-    ::testing::Values(BadHello{"AnotherEngine", [](wire::Hello& h) { h.engine = "ggml 0.26.1"; }, {"ggml 0.26.1", engine::engine_version(), "install the same"}},
+    ::testing::Values(BadHello{"AnotherEngine",
+                               [](wire::Hello& h) { h.engine = "ggml 0.26.1"; },
+                               {"ggml 0.26.1", engine::engine_version(), "install the same"}},
                       BadHello{"AnotherMajorEngine", [](wire::Hello& h) { h.engine = "ggml 1.27.0"; }, {"ggml 1.27.0", "install the same"}},
                       BadHello{"AnotherModel", [](wire::Hello& h) { h.model[0] ^= 1; }, {"another model", "same GGUF"}},
                       BadHello{"NoKnownRows", [](wire::Hello& h) { h.row_types = 2; }, {"f32", "update it"}},
-                      BadHello{"AnotherNumberOfExperts", [](wire::Hello& h) { h.holdings[1].n_expert = 5; h.holdings[1].bits = {0b11111}; }, {"5 experts", "layer 1", "has 6"}},
+                      BadHello{"AnotherNumberOfExperts",
+                               [](wire::Hello& h) {
+                                 h.holdings[1].n_expert = 5;
+                                 h.holdings[1].bits = {0b11111};
+                               },
+                               {"5 experts", "layer 1", "has 6"}},
                       BadHello{"ALayerThatIsNot", [](wire::Hello& h) { h.holdings[1].layer = 7; }, {"layer 7", "has 0"}}),
     [](const auto& hello) { return std::string(hello.param.name); });
 

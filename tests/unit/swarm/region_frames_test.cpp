@@ -30,8 +30,15 @@ struct Call {
     for (float& v : weights) v = uniform(random);
     for (std::uint32_t i = 0; i < n_tokens * top_k; ++i) experts.push_back(static_cast<std::int32_t>(random() % 32));
     output.assign(std::size_t{n_tokens} * (sum ? 1 : top_k) * n, NAN);
-    call = {.layer = 5, .program_id = 77, .program = &program, .n_tokens = n_tokens, .top_k = top_k, .experts = experts,
-            .inputs = {rows, weights}, .sum = sum, .output = output};
+    call = {.layer = 5,
+            .program_id = 77,
+            .program = &program,
+            .n_tokens = n_tokens,
+            .top_k = top_k,
+            .experts = experts,
+            .inputs = {rows, weights},
+            .sum = sum,
+            .output = output};
   }
   std::vector<dispatch::Pair> pairs_for(std::uint32_t worker, std::uint32_t n_workers) const {
     std::vector<dispatch::Pair> out;
@@ -55,7 +62,7 @@ Bytes answer(const Bytes& frame, const wire::Program& program, wire::CombineMode
   const std::uint32_t n = program.inputs[0].n;
   const wire::RowType row_type = wire::effective_row_type(type, n);
   const std::size_t token_bytes = dispatch->n_tokens * wire::row_bytes(row_type, n);
-  std::vector<float> x(std::size_t{dispatch->n_tokens} * n), w(dispatch->pairs.size());
+  std::vector<float> x(std::size_t{dispatch->n_tokens} * n), w(dispatch -> pairs.size());
   wire::decode_rows(row_type, dispatch->rows.first(token_bytes), n, dispatch->n_tokens, x.data(), n);
   wire::decode_rows(wire::RowType::f32, dispatch->rows.subspan(token_bytes), 1, w.size(), w.data(), 1);
   std::vector<float> out(std::size_t{mode == wire::CombineMode::sum ? dispatch->n_tokens : static_cast<std::uint32_t>(w.size())} * n, 0.0f);
@@ -106,7 +113,9 @@ TEST_P(RoundTrip, SplitAndJoined) {
   float largest = 0;
   for (const float v : c.rows) largest = std::max(largest, std::fabs(v));
   largest *= 32 * 2 * (sum ? static_cast<float>(top_k) : 1.0f);  // by the 32nd expert and the largest weight
-  const float tolerance = type == wire::RowType::f32 ? 1e-4f : type == wire::RowType::f16 ? 0.6f : largest * (type == wire::RowType::int8 ? 0.01f : 0.13f);
+  const float tolerance = type == wire::RowType::f32   ? 1e-4f
+                          : type == wire::RowType::f16 ? 0.6f
+                                                       : largest * (type == wire::RowType::int8 ? 0.01f : 0.13f);
   for (std::uint32_t t = 0; t < n_tokens; ++t) {
     for (std::size_t i = 0; i < 24; ++i) {
       float total = 0;

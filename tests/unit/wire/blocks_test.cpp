@@ -1,4 +1,5 @@
-// Block formats: error bounds at every magnitude, exactness where it is promised, damage that stays visible, and equal bits from both kernels.
+// Block formats: error bounds at every magnitude, exactness where it is promised, damage that stays visible, and equal bits from both
+// kernels.
 #include "wire/blocks.h"
 
 #include <gtest/gtest.h>
@@ -35,7 +36,8 @@ class Blocks : public testing::TestWithParam<RowType> {
   /// The promise of wire/blocks.h, with room for the rounding of the division and the product.
   static double bound(float value, float largest) {
     if (largest < 0x1p-100f) return 0x1p-100;
-    const double step = GetParam() == RowType::int8 ? largest / 127.0 / 2 * 1.008 : std::max(std::fabs(double{value}) / 16, largest / 229376.0 / 2);
+    const double step =
+        GetParam() == RowType::int8 ? largest / 127.0 / 2 * 1.008 : std::max(std::fabs(double{value}) / 16, largest / 229376.0 / 2);
     return step * (1 + 1e-6) + std::fabs(double{value}) * 1e-6;
   }
 };
@@ -52,7 +54,8 @@ TEST_P(Blocks, ErrorStaysWithinTheBoundAtEveryMagnitude) {
         const std::size_t first = i / block() * block();
         float largest = 0;
         for (std::size_t k = first; k < std::min(n, first + block()); ++k) largest = std::max(largest, std::fabs(values[k]));
-        ASSERT_LE(std::fabs(double{back[i]} - values[i]), bound(values[i], largest)) << values[i] << " of " << largest << ", exponent " << exponent;
+        ASSERT_LE(std::fabs(double{back[i]} - values[i]), bound(values[i], largest))
+            << values[i] << " of " << largest << ", exponent " << exponent;
       }
     }
   }
@@ -132,7 +135,8 @@ TEST_P(Blocks, AnyBytesDecode) {
   }
 }
 
-INSTANTIATE_TEST_SUITE_P(Types, Blocks, testing::Values(RowType::int8, RowType::fp8), [](const auto& tested) { return std::string(to_string(tested.param)); });
+INSTANTIATE_TEST_SUITE_P(Types, Blocks, testing::Values(RowType::int8, RowType::fp8),
+                         [](const auto& tested) { return std::string(to_string(tested.param)); });
 
 TEST(Int8, WholeMultiplesOfTheScaleAreExact) {
   std::vector<float> values(int8_block);

@@ -71,10 +71,10 @@ TEST(HelloMessage, HasTheSpecifiedBytes) {
   hello.row_types = 3;
   hello.model.fill(0xDD);
   hello.holdings = {{5, 3, {0b101}}};
-  const std::uint8_t expected[] = {1, 0, 'g', 0, 0, 3, 0, 'C', 'P', 'U', 2, 1, 3, 0, 0, 0,                      //
+  const std::uint8_t expected[] = {1,    0,    'g',  0,    0,    3,    0,    'C',  'P',  'U',  2,    1,    3,    0,    0,    0,  //
                                    0xDD, 0xDD, 0xDD, 0xDD, 0xDD, 0xDD, 0xDD, 0xDD, 0xDD, 0xDD, 0xDD, 0xDD, 0xDD, 0xDD, 0xDD, 0xDD,
                                    0xDD, 0xDD, 0xDD, 0xDD, 0xDD, 0xDD, 0xDD, 0xDD, 0xDD, 0xDD, 0xDD, 0xDD, 0xDD, 0xDD, 0xDD, 0xDD,
-                                   1, 0, 5, 0, 3, 0, 5, 0, 0, 0, 0, 0, 0, 0};
+                                   1,    0,    5,    0,    3,    0,    5,    0,    0,    0,    0,    0,    0,    0};
   EXPECT_THAT(encoded(hello), are(expected));
 }
 
@@ -144,8 +144,8 @@ TEST(HelloMessage, RefusesTextsThatSteerATerminal) {
 TEST(HelloMessage, EncoderKeepsItsOwnLimits) {
   Hello hello = sample_hello();
   hello.name = "line\nbreak" + std::string(300, 'x');
-  hello.holdings[0].bits.resize(1);       // too few words: zeros
-  hello.holdings[1].bits.push_back(7);    // too many: cut
+  hello.holdings[0].bits.resize(1);     // too few words: zeros
+  hello.holdings[1].bits.push_back(7);  // too many: cut
   const auto back = decode_hello(encoded(hello));
   ASSERT_TRUE(back.has_value()) << back.error().message;
   EXPECT_EQ(back->name, "line?break" + std::string(246, 'x'));
@@ -200,7 +200,8 @@ TEST(DispatchMessage, HasTheSpecifiedBytes) {
   Dispatch dispatch = sample_dispatch();
   const Bytes rows(2, std::byte{0x99});
   dispatch.rows = rows;
-  const std::uint8_t expected[] = {7, 0x80, 1, 1, 8, 7, 6, 5, 4, 3, 2, 1, 3, 0, 0, 0, 4, 0, 0, 0, 1, 2, 1, 5, 0, 0x34, 0x12, 2, 0, 5, 0, 0x99, 0x99};
+  const std::uint8_t expected[] = {7, 0x80, 1, 1, 8, 7, 6, 5, 4,    3,    2, 1, 3, 0, 0,    0,   4,
+                                   0, 0,    0, 1, 2, 1, 5, 0, 0x34, 0x12, 2, 0, 5, 0, 0x99, 0x99};
   EXPECT_THAT(encoded(dispatch), are(expected));
   EXPECT_EQ(dispatch_header_bytes, 20u);
 }
@@ -287,7 +288,8 @@ Combine sample_combine(ByteSpan rows) {
 }
 
 TEST(CombineMessage, HasTheSpecifiedBytes) {
-  const std::uint8_t expected[] = {1, 1, 0, 0, 4, 3, 2, 1, 9, 0, 0, 0, 2, 0, 0, 0, 3, 0, 0, 0, 0xAB, 0xAB, 0xAB, 0xAB, 0xAB, 0xAB, 0xAB, 0xAB, 0xAB, 0xAB, 0xAB, 0xAB};
+  const std::uint8_t expected[] = {1, 1, 0, 0, 4,    3,    2,    1,    9,    0,    0,    0,    2,    0,    0,    0,
+                                   3, 0, 0, 0, 0xAB, 0xAB, 0xAB, 0xAB, 0xAB, 0xAB, 0xAB, 0xAB, 0xAB, 0xAB, 0xAB, 0xAB};
   const Bytes rows(12, std::byte{0xAB});
   EXPECT_THAT(encoded(sample_combine(rows)), are(expected));
   EXPECT_EQ(combine_header_bytes, 20u);

@@ -30,10 +30,10 @@ TEST(Programs, HaveTheSpecifiedBytes) {
   program.weights = {"w"};
   program.ops = {make_op(OpKind::mul_mat_id, 7, input(0), weight(0))};
   program.ops[0].params[1] = -1;
-  std::vector<std::uint8_t> expected{1, 1, 1, 0, 0, 0,      // inputs, weights, ops, output
-                                     0, 2, 1, 0, 0,         // token input of 258
-                                     1, 0, 'w',             // weight name
-                                     1, 7, 0, 0, 0, 0, 0, 0, 0};
+  std::vector<std::uint8_t> expected{1, 1, 1,   0, 0, 0,  // inputs, weights, ops, output
+                                     0, 2, 1,   0, 0,     // token input of 258
+                                     1, 0, 'w',           // weight name
+                                     1, 7, 0,   0, 0, 0, 0, 0, 0};
   for (int i = 0; i < 64; ++i) expected.push_back(i / 4 == 1 ? 0xFF : 0);
   expected.insert(expected.end(), {2, 0, 0, 3, 0, 0, 0, 0, 0});
   EXPECT_THAT(encoded(program), testing::ElementsAreArray(std::as_bytes(std::span(expected))));
@@ -53,8 +53,9 @@ TEST(Programs, IdDependsOnEverything) {
   const Program program = every_op_program();
   EXPECT_EQ(program_id(program), program_id(every_op_program()));
   const std::function<void(Program&)> changes[] = {
-      [](Program& p) { p.output = 13; },          [](Program& p) { p.inputs[2].n = 17; },   [](Program& p) { p.weights[0] += "x"; },
-      [](Program& p) { p.ops[4].params[15] = 1; }, [](Program& p) { p.ops[3].offset = 15; }, [](Program& p) { std::swap(p.ops[2], p.ops[3]); },
+      [](Program& p) { p.output = 13; },        [](Program& p) { p.inputs[2].n = 17; },
+      [](Program& p) { p.weights[0] += "x"; },  [](Program& p) { p.ops[4].params[15] = 1; },
+      [](Program& p) { p.ops[3].offset = 15; }, [](Program& p) { std::swap(p.ops[2], p.ops[3]); },
   };
   for (const auto& change : changes) {
     Program other = program;
@@ -152,7 +153,8 @@ const Fault faults[] = {
     {"first_source_is_no_op", [](Program& p) { p.ops[4].sources[0] = op(65535); }, "the first source of op 4"},
     {"first_source_is_no_input", [](Program& p) { p.ops[0].sources[0] = input(3); }, "the first source of op 0"},
     {"first_source_is_weight", [](Program& p) { p.ops[0].sources[0] = weight(0); }, "the first source of op 0"},
-    {"first_source_of_unknown_kind", [](Program& p) { p.ops[0].sources[0].kind = static_cast<Source::Kind>(4); }, "the first source of op 0"},
+    {"first_source_of_unknown_kind", [](Program& p) { p.ops[0].sources[0].kind = static_cast<Source::Kind>(4); },
+     "the first source of op 0"},
     {"matmul_without_weight", [](Program& p) { p.ops[0].sources[1] = {}; }, "op 0 has no weight"},
     {"matmul_with_rows", [](Program& p) { p.ops[0].sources[1] = input(0); }, "op 0 has no weight"},
     {"matmul_weight_out_of_range", [](Program& p) { p.ops[0].sources[1] = weight(2); }, "op 0 has no weight"},
@@ -172,7 +174,8 @@ const Fault faults[] = {
     {"mul_without_second_source", [](Program& p) { p.ops[7].sources[1] = {}; }, "op 7 combines rows of 16 and 0 into 16"},
     {"mul_with_weight", [](Program& p) { p.ops[7].sources[1] = weight(0); }, "the second source of op 7"},
     {"mul_with_longer_rows", [](Program& p) { p.ops[7].sources[1] = op(1); }, "op 7 combines rows of 16 and 32 into 16"},
-    {"add_broadcasts_the_wrong_way", [](Program& p) { p.ops[8].sources = {input(1), input(2), Source{}}; }, "op 8 combines rows of 1 and 16 into 16"},
+    {"add_broadcasts_the_wrong_way", [](Program& p) { p.ops[8].sources = {input(1), input(2), Source{}}; },
+     "op 8 combines rows of 1 and 16 into 16"},
     {"sub_changes_length", [](Program& p) { p.ops[9].n_out = 8; }, "op 9 combines rows of 16 and 16 into 8"},
     {"div_with_later_rows", [](Program& p) { p.ops[10].sources[1] = op(10); }, "the second source of op 10"},
     {"second_source_none_with_index", [](Program& p) { p.ops[4].sources[1].index = 1; }, "the second source of op 4"},
@@ -181,7 +184,8 @@ const Fault faults[] = {
     {"glu_of_two_that_halves", [](Program& p) { p.ops[13].sources = {op(1), op(0), Source{}}; }, "op 13 gates rows of 32 and 32 into 16"},
 };
 
-INSTANTIATE_TEST_SUITE_P(Faults, UnsoundPrograms, testing::ValuesIn(faults), [](const auto& tested) { return std::string(tested.param.name); });
+INSTANTIATE_TEST_SUITE_P(Faults, UnsoundPrograms, testing::ValuesIn(faults),
+                         [](const auto& tested) { return std::string(tested.param.name); });
 
 TEST(Programs, SplitGluIsAllowed) {
   Program program = every_op_program();

@@ -69,7 +69,9 @@ TEST_P(StridedRows, AreTheSameAsDenseOnesAndLeaveTheGapsAlone) {
       for (std::size_t i = 0; i < back.size(); ++i) {
         const std::size_t r = i / stride, c = i % stride;
         ASSERT_EQ(back[i], c < n ? dense_back[r * n + c] : -77.0f);
-        const float step = type == RowType::f32 ? 0.0f : type == RowType::f16 ? std::fabs(values[i]) / 2048 + 1e-7f : 0.6f;  // exact bounds: blocks_test
+        const float step = type == RowType::f32   ? 0.0f
+                           : type == RowType::f16 ? std::fabs(values[i]) / 2048 + 1e-7f
+                                                  : 0.6f;  // exact bounds: blocks_test
         ASSERT_NEAR(back[i], c < n ? values[i] : -77.0f, c < n ? step : 0.0f);
       }
     }

@@ -9,7 +9,8 @@ namespace {
 using namespace std::string_view_literals;
 
 TEST(PlainText, AcceptsWellFormedUtf8) {
-  for (const auto text : {""sv, "worker 7"sv, "Gerät"sv, "節点"sv, "\xF0\x9F\x98\x80"sv, "\xF4\x8F\xBF\xBF"sv, "\xED\x9F\xBF"sv, "\xC2\xA0"sv}) {
+  for (const auto text :
+       {""sv, "worker 7"sv, "Gerät"sv, "節点"sv, "\xF0\x9F\x98\x80"sv, "\xF4\x8F\xBF\xBF"sv, "\xED\x9F\xBF"sv, "\xC2\xA0"sv}) {
     EXPECT_TRUE(is_plain_text(text)) << text;
     EXPECT_EQ(plain_text(text, 100), text);
   }
@@ -17,17 +18,17 @@ TEST(PlainText, AcceptsWellFormedUtf8) {
 
 TEST(PlainText, RefusesControlsAndMalformedBytes) {
   const std::pair<std::string_view, std::string_view> cases[] = {
-      {"a\x1B[31mb"sv, "a?[31mb"},        // escape sequence
-      {"a\nb\r\tc\0d"sv, "a?b??c?d"},     // lines, zero
-      {"\x7F\xC2\x85"sv, "??"},           // delete, next line (C1)
-      {"\x80"sv, "?"},                    // continuation without a beginning
-      {"\xC0\xAF"sv, "??"},               // overlong '/'
-      {"\xE0\x80\xAF"sv, "???"},          // overlong in three bytes
-      {"\xF0\x80\x80\xAF"sv, "????"},     // overlong in four
-      {"\xED\xA0\x80"sv, "???"},          // surrogate
-      {"\xF4\x90\x80\x80"sv, "????"},     // beyond U+10FFFF
+      {"a\x1B[31mb"sv, "a?[31mb"},     // escape sequence
+      {"a\nb\r\tc\0d"sv, "a?b??c?d"},  // lines, zero
+      {"\x7F\xC2\x85"sv, "??"},        // delete, next line (C1)
+      {"\x80"sv, "?"},                 // continuation without a beginning
+      {"\xC0\xAF"sv, "??"},            // overlong '/'
+      {"\xE0\x80\xAF"sv, "???"},       // overlong in three bytes
+      {"\xF0\x80\x80\xAF"sv, "????"},  // overlong in four
+      {"\xED\xA0\x80"sv, "???"},       // surrogate
+      {"\xF4\x90\x80\x80"sv, "????"},  // beyond U+10FFFF
       {"\xF5"sv, "?"},
-      {"x\xE7\xAF"sv, "x??"},             // cut off
+      {"x\xE7\xAF"sv, "x??"},  // cut off
       {"\xE7\xAFz"sv, "??z"},
   };
   for (const auto& [text, plain] : cases) {

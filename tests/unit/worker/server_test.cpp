@@ -152,11 +152,13 @@ TEST_F(WorkerServer, SaysWhyARequestCannotBeServed) {
     EXPECT_FALSE(failed.reason.empty());
     return failed;
   };
-  EXPECT_EQ(failure(dispatch_body(shape_, load, share, r.program + 1, 0, CombineMode::raw)).kind, ErrorKind::not_found) << "unknown program";
+  EXPECT_EQ(failure(dispatch_body(shape_, load, share, r.program + 1, 0, CombineMode::raw)).kind, ErrorKind::not_found)
+      << "unknown program";
   EXPECT_EQ(failure(dispatch_body(shape_, load, share, r.program, 9, CombineMode::raw)).kind, ErrorKind::not_found) << "unknown layer";
   Share foreign = share;
   foreign.pairs[0].expert = 6;
-  EXPECT_NE(failure(dispatch_body(shape_, load, foreign, r.program, 0, CombineMode::raw)).reason.find("expert 6 of layer 0 is not held"), std::string::npos);
+  EXPECT_NE(failure(dispatch_body(shape_, load, foreign, r.program, 0, CombineMode::raw)).reason.find("expert 6 of layer 0 is not held"),
+            std::string::npos);
   foreign.pairs[0].expert = 60;
   EXPECT_NE(failure(dispatch_body(shape_, load, foreign, r.program, 0, CombineMode::raw)).reason.find("does not exist"), std::string::npos);
   Bytes cut = dispatch_body(shape_, load, share, r.program, 0, CombineMode::raw);
@@ -212,24 +214,29 @@ TEST_F(WorkerServer, ABrokenProtocolEndsOneLinkOnly) {
   };
   backbone_.dial(worker.server().listen_address());  // dials again after each loss
   EXPECT_NE(breaks(false, [&](Peer& p) { p.send_program(program_); }).find("before the welcome"), std::string::npos);
-  EXPECT_NE(breaks(false, [&](Peer& p) { p.send(FrameType::dispatch, 1, dispatch_body(shape_, load, all(load), 1, 0, CombineMode::raw)); }), "");
+  EXPECT_NE(breaks(false, [&](Peer& p) { p.send(FrameType::dispatch, 1, dispatch_body(shape_, load, all(load), 1, 0, CombineMode::raw)); }),
+            "");
   EXPECT_NE(breaks(true, [](Peer& p) { p.send(FrameType::welcome); }).find("second welcome"), std::string::npos);
   EXPECT_NE(breaks(true, [](Peer& p) { p.send(FrameType::combine, 1); }).find("backbones do not send"), std::string::npos);
   EXPECT_NE(breaks(true, [](Peer& p) { p.send(FrameType::dispatch, 1, Bytes(11)); }), "");
   EXPECT_NE(breaks(true, [](Peer& p) { p.send(FrameType::program, 1, Bytes(100)); }), "");
-  EXPECT_NE(breaks(true, [&](Peer& p) {
-              Bytes body;
-              wire::encode_program(program_, body);
-              p.send(FrameType::program, 1, body);
-            }).find("digest"),
+  EXPECT_NE(breaks(true,
+                   [&](Peer& p) {
+                     Bytes body;
+                     wire::encode_program(program_, body);
+                     p.send(FrameType::program, 1, body);
+                   })
+                .find("digest"),
             std::string::npos);
-  EXPECT_NE(breaks(true, [&](Peer& p) {
-              for (const std::uint32_t n : {1u, 2u, 3u}) {
-                test::ProgramBuilder b;
-                b.op(wire::OpKind::sqr, n, test::from_input(b.input(wire::Input::Kind::token, n)));
-                p.send_program(b.program);
-              }
-            }).find("more than 2 programs"),
+  EXPECT_NE(breaks(true,
+                   [&](Peer& p) {
+                     for (const std::uint32_t n : {1u, 2u, 3u}) {
+                       test::ProgramBuilder b;
+                       b.op(wire::OpKind::sqr, n, test::from_input(b.input(wire::Input::Kind::token, n)));
+                       p.send_program(b.program);
+                     }
+                   })
+                .find("more than 2 programs"),
             std::string::npos);
 }
 

@@ -41,7 +41,8 @@ struct Peer {
     EXPECT_TRUE(frame) << "nothing came";
     if (!frame) return {};
     EXPECT_EQ(static_cast<int>(frame->header.type), static_cast<int>(type));
-    if (frame->header.type != type && frame->header.type == wire::FrameType::failed) ADD_FAILURE() << wire::decode_failed(frame->body)->reason;
+    if (frame->header.type != type && frame->header.type == wire::FrameType::failed)
+      ADD_FAILURE() << wire::decode_failed(frame->body)->reason;
     return std::move(frame->body);
   }
   void send(wire::FrameType type, std::uint64_t request = 0, ByteSpan body = {}) { link->send(wire::make_frame(type, request, body)); }
@@ -73,7 +74,8 @@ class TestBackbone {
     RAND_bytes(credentials_.secret.data(), static_cast<int>(credentials_.secret.size()));
     credentials_.is_backbone = true;
     auto listener = net::Listener::open(
-        context_, "127.0.0.1:0", credentials_, {}, [this](net::LinkPtr link) { adopt(std::move(link)); }, [](const std::string&, const Error&) {});
+        context_, "127.0.0.1:0", credentials_, {}, [this](net::LinkPtr link) { adopt(std::move(link)); },
+        [](const std::string&, const Error&) {});
     listener_ = std::move(listener.value());
     thread_ = std::thread([this] { context_.run(); });
   }
@@ -94,15 +96,18 @@ class TestBackbone {
     net::LinkKnobs knobs;
     knobs.backoff_min = 10ms;
     knobs.backoff_max = 50ms;  // the tests lose links on purpose
-    dialers_.push_back(net::Dialer::start(context_, {address}, credentials_, knobs, [this](net::LinkPtr link) { adopt(std::move(link)); }, [](const Error&) {}));
+    dialers_.push_back(net::Dialer::start(
+        context_, {address}, credentials_, knobs, [this](net::LinkPtr link) { adopt(std::move(link)); }, [](const Error&) {}));
   }
 
  private:
   void adopt(net::LinkPtr link) {
     Peer peer;
     peer.link = std::move(link);
-    peer.link->start({.on_frame = [frames = peer.frames](const wire::FrameView& view) { frames->put({view.header, Bytes(view.body.begin(), view.body.end())}); },
-                      .on_close = [closed = peer.closed](const Error& error) { closed->put(error); }});
+    peer.link->start(
+        {.on_frame =
+             [frames = peer.frames](const wire::FrameView& view) { frames->put({view.header, Bytes(view.body.begin(), view.body.end())}); },
+         .on_close = [closed = peer.closed](const Error& error) { closed->put(error); }});
     links_.put(peer);
   }
 
@@ -118,7 +123,8 @@ class TestBackbone {
 /// A worker that runs on a thread of its own until it has drained.
 class TestWorker {
  public:
-  TestWorker(const engine::Anatomy& anatomy, const TestBackbone& backbone, const std::string& experts = "all", worker::ServerOptions options = {}) {
+  TestWorker(const engine::Anatomy& anatomy, const TestBackbone& backbone, const std::string& experts = "all",
+             worker::ServerOptions options = {}) {
     engine::HostOptions host_options;
     host_options.n_threads = 1;
     host_options.experts = engine::parse_expert_ranges(experts, anatomy.n_expert).value();
@@ -149,8 +155,8 @@ class TestWorker {
 };
 
 /// A dispatch frame's body for a share of a workload.
-inline Bytes dispatch_body(const ModelShape& s, const Workload& load, const Share& share, std::uint64_t program, std::uint16_t layer, wire::CombineMode mode,
-                           wire::RowType type = wire::RowType::f32) {
+inline Bytes dispatch_body(const ModelShape& s, const Workload& load, const Share& share, std::uint64_t program, std::uint16_t layer,
+                           wire::CombineMode mode, wire::RowType type = wire::RowType::f32) {
   wire::Dispatch dispatch{.layer = layer, .mode = mode, .row_type = type, .program = program};
   dispatch.n_tokens = static_cast<std::uint32_t>(load.n_tokens);
   dispatch.pairs = share.pairs;
