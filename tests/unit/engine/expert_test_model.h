@@ -66,7 +66,7 @@ class TempFolder {
 class ModelWriter {
  public:
   ModelWriter(const ModelShape& shape, const std::filesystem::path& path) : s_(shape), seed_(shape.seed) {
-    context_.reset(ggml_init({.mem_size = std::size_t{256} << 20, .mem_buffer = nullptr, .no_alloc = false}));
+    context_.reset(ggml_init({.mem_size = most_bytes(shape), .mem_buffer = nullptr, .no_alloc = false}));
     gguf_.reset(gguf_init_empty());
     gguf_set_val_str(gguf_.get(), "general.architecture", "qwen3moe");
     const auto count = [&](const char* key, std::int64_t n) { gguf_set_val_u32(gguf_.get(), key, static_cast<std::uint32_t>(n)); };
@@ -80,6 +80,14 @@ class ModelWriter {
   }
 
  private:
+  /// As if all were floats. (A generous fixed size would be mapped and cleared for every test.)
+  static std::size_t most_bytes(const ModelShape& s) {
+    const auto rows = static_cast<std::size_t>(s.n_expert * (2 * s.n_ff + 2));
+    const std::size_t layer =
+        (rows * static_cast<std::size_t>(s.n_embd) + static_cast<std::size_t>(s.n_expert * s.n_ff * (s.n_embd + 2))) * sizeof(float);
+    return static_cast<std::size_t>(s.n_layers) * (layer + 16 * ggml_tensor_overhead()) + (std::size_t{1} << 16);
+  }
+
   struct GgufFree {
     void operator()(gguf_context* g) const { gguf_free(g); }
   };
