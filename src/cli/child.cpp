@@ -3,10 +3,12 @@
 #include <fcntl.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <chrono>
 #include <deque>
 #include <fstream>
 #include <string_view>
+#include <thread>
 
 #include "serve/text.h"
 
@@ -61,6 +63,34 @@ std::string Child::tail() const {
   std::string text;
   for (const auto& line : lines) text += line + "\n";
   return text;
+}
+
+int shared_threads(int given, int processes) {
+  return given > 0 ? given : std::max(1, static_cast<int>(std::thread::hardware_concurrency()) / processes);
+}
+
+Result<std::vector<Child>> start_workers(const LocalWorkers& workers) {
+  std::vector<Child> started;
+  for (int i = 1; i <= workers.count; ++i) {
+    const auto name = std::format("{}-{}", workers.prefix, i);
+    auto command = clean_command({workers.program.string(), "worker", "--model", workers.model.string(), "--experts",
+                                  std::format("{}/{}", i, workers.count), "--name", name, "--home", (workers.folder / name).string(),
+                                  "--threads", std::to_string(workers.threads)});
+    command.argv.insert(command.argv.end(), workers.extra.begin(), workers.extra.end());
+    command.env["LINKCPP_TOKEN"] = workers.token;  // not an argument, which everybody on the machine could read
+    command.env["TMPDIR"] = workers.folder.string();
+    auto child = Child::start(std::move(command), workers.folder / (name + ".log"));
+    if (!child) return pass(child);
+    started.push_back(std::move(*child));
+  }
+  return started;
+}
+
+Result<> check_workers(std::vector<Child>& workers) {
+  for (std::size_t i = 0; i < workers.size(); ++i) {
+    if (auto alive = workers[i].check(std::format("worker {}", i + 1)); !alive) return alive;
+  }
+  return {};
 }
 
 }  // namespace linkcpp::cli

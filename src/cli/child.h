@@ -39,4 +39,19 @@ class Child {
   std::filesystem::path log_;
 };
 
+/// Threads of each of `processes` engines that share this machine's cores: `given`, unless that is 0.
+int shared_threads(int given, int processes);
+
+/// Workers on this machine that hold a model's experts between them.
+struct LocalWorkers {
+  std::filesystem::path program, model, folder;  ///< the folder gets a home and a log for each
+  std::string prefix;                            ///< of their names: prefix-1, prefix-2, …
+  std::string token;
+  int count = 1, threads = 1;
+  std::vector<std::string> extra;  ///< further arguments of `linkcpp worker`
+};
+Result<std::vector<Child>> start_workers(const LocalWorkers& workers);
+/// An error if one of them has ended.
+Result<> check_workers(std::vector<Child>& workers);
+
 }  // namespace linkcpp::cli

@@ -7,7 +7,6 @@
 #include <boost/asio/steady_timer.hpp>
 #include <boost/asio/use_awaitable.hpp>
 #include <cstdio>
-#include <thread>
 
 #include "cli/child.h"
 #include "cli/command.h"
@@ -106,10 +105,7 @@ class Demo {
 
   // ---- starting ------------------------------------------------------------------------------------------------------
 
-  [[nodiscard]] int threads() const {
-    if (options_.threads > 0) return options_.threads;
-    return std::max(1, static_cast<int>(std::thread::hardware_concurrency()) / (options_.workers + 1));
-  }
+  [[nodiscard]] int threads() const { return shared_threads(options_.threads, options_.workers + 1); }
 
   [[nodiscard]] serve::Command command(std::vector<std::string> argv) const {
     serve::Command result = clean_command(std::move(argv));
@@ -203,17 +199,18 @@ class Demo {
     auto secret = net::load_or_create_secret(home());
     if (!secret) return pass(secret);
     const auto token = net::JoinToken{identity->key(), *secret, {status_.listen_address()}}.encode();
-    for (int i = 1; i <= options_.workers; ++i) {
-      const auto name = std::format("worker-{}", i);
-      auto joining =
-          command({program_.string(), "worker", "--model", model_.string(), "--experts", std::format("{}/{}", i, options_.workers),
-                   "--name", name, "--home", (folder_ / name).string(), "--threads", std::to_string(threads())});
-      if (!options_.no_repack) joining.argv.emplace_back("--repack");  // as llama-server does with experts of its own
-      joining.env["LINKCPP_TOKEN"] = token;                            // not an argument, which everybody on the machine could read
-      auto child = Child::start(std::move(joining), folder_ / (name + ".log"));
-      if (!child) return pass(child);
-      workers_.push_back(std::move(*child));
-    }
+    auto started = cli::start_workers(
+        {.program = program_,
+         .model = model_,
+         .folder = folder_,
+         .prefix = "worker",
+         .token = token,
+         .count = options_.workers,
+         .threads = threads(),
+         .extra = options_.no_repack ? std::vector<std::string>{}
+                                     : std::vector<std::string>{"--repack"}});  // as llama-server does with experts of its own
+    if (!started) return pass(started);
+    workers_ = std::move(*started);
     return {};
   }
 
@@ -221,10 +218,7 @@ class Demo {
     if (backbone_) {
       if (auto alive = backbone_->check("the backbone (linkcpp serve)"); !alive) return alive;
     }
-    for (std::size_t i = 0; i < workers_.size(); ++i) {
-      if (auto alive = workers_[i].check(std::format("worker {}", i + 1)); !alive) return alive;
-    }
-    return {};
+    return check_workers(workers_);
   }
 
   awaitable<void> pause(std::chrono::milliseconds duration) {

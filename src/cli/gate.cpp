@@ -9,7 +9,6 @@
 #include <fstream>
 #include <set>
 #include <sstream>
-#include <thread>
 
 #include "cli/child.h"
 #include "cli/command.h"
@@ -85,9 +84,10 @@ class LineSource {
 
 class Gate {
  public:
-  Gate(const GateOptions& options, engine::Anatomy anatomy, fs::path text, fs::path plugin, fs::path program, net::Identity identity,
-       fs::path home, fs::path folder)
+  Gate(const GateOptions& options, std::vector<gate::Setting> settings, engine::Anatomy anatomy, fs::path text, fs::path plugin,
+       fs::path program, net::Identity identity, fs::path home, fs::path folder)
       : options_(options),
+        settings_(std::move(settings)),
         anatomy_(std::move(anatomy)),
         text_(std::move(text)),
         plugin_(std::move(plugin)),
@@ -108,7 +108,7 @@ class Gate {
     if (auto reference = one_run("plain llama.cpp", reference_command()); !reference) return pass(reference);
     if (auto started = start_workers(); !started) return pass(started);
     std::set<std::string> devices;
-    for (const auto& setting : settings()) {
+    for (const auto& setting : settings_) {
       auto command = setting_command(setting);
       if (!command) return pass(command);
       auto outcome = one_run(to_string(setting), std::move(*command));
@@ -124,14 +124,6 @@ class Gate {
   }
 
  private:
-  [[nodiscard]] std::vector<gate::Setting> settings() const {
-    std::vector<gate::Setting> result;
-    for (const auto& mode : options_.modes) {
-      for (const auto& type : options_.wires) result.push_back({*wire::parse_combine_mode(mode), *wire::parse_row_type(type)});
-    }
-    return result;
-  }
-
   Result<std::string> digest_of_text() const {
     std::ifstream in(text_, std::ios::binary);
     std::ostringstream text;
@@ -158,10 +150,7 @@ class Gate {
   /// An upper guess: the vocabulary is not part of the anatomy.
   [[nodiscard]] std::uint64_t anatomy_vocab() const { return anatomy_.n_embd < 1024 ? 32'768 : 262'144; }
 
-  [[nodiscard]] int threads() const {
-    if (options_.threads > 0) return options_.threads;
-    return std::max(1, static_cast<int>(std::thread::hardware_concurrency()) / (options_.workers + 1));
-  }
+  [[nodiscard]] int threads() const { return shared_threads(options_.threads, options_.workers + 1); }
 
   [[nodiscard]] serve::Command run_command(const std::string& device) const {
     serve::Command command =
@@ -212,17 +201,17 @@ class Gate {
     auto secret = net::load_or_create_secret(home_);
     if (!secret) return pass(secret);
     const auto token = net::JoinToken{identity_.key(), *secret, {listen_}}.encode();
-    for (int i = 1; i <= options_.workers; ++i) {
-      const auto name = std::format("gate-worker-{}", i);
-      auto command =
-          clean_command({program_.string(), "worker", "--model", options_.model, "--experts", std::format("{}/{}", i, options_.workers),
-                         "--name", name, "--home", (folder_ / name).string(), "--threads", std::to_string(threads())});
-      if (!options_.device.empty()) command.argv.insert(command.argv.end(), {"--device", options_.device});
-      command.env["LINKCPP_TOKEN"] = token;  // not an argument, which everybody on the machine could read
-      auto child = Child::start(std::move(command), folder_ / (name + ".log"));
-      if (!child) return pass(child);
-      workers_.push_back(std::move(*child));
-    }
+    auto started = cli::start_workers(
+        {.program = program_,
+         .model = options_.model,
+         .folder = folder_,
+         .prefix = "gate-worker",
+         .token = token,
+         .count = options_.workers,
+         .threads = threads(),
+         .extra = options_.device.empty() ? std::vector<std::string>{} : std::vector<std::string>{"--device", options_.device}});
+    if (!started) return pass(started);
+    workers_ = std::move(*started);
     return {};
   }
 
@@ -258,9 +247,7 @@ class Gate {
         if (!swarm.last_error().empty()) failed.error().message += "the plugin says: " + serve::printable(swarm.last_error());
         return failed;
       }
-      for (std::size_t i = 0; i < workers_.size(); ++i) {
-        if (auto alive = workers_[i].check(std::format("worker {}", i + 1)); !alive) return pass(alive);
-      }
+      if (auto alive = check_workers(workers_); !alive) return pass(alive);
       if (interrupted != 0)
         return fail(ErrorKind::unavailable, "the gate was interrupted; everything it started is stopped, no record was written");
       const auto waited = std::chrono::steady_clock::now() - start;
@@ -299,6 +286,7 @@ class Gate {
   }
 
   const GateOptions& options_;
+  std::vector<gate::Setting> settings_;
   engine::Anatomy anatomy_;
   fs::path text_, plugin_, program_;
   net::Identity identity_;
@@ -308,13 +296,22 @@ class Gate {
   std::vector<Child> workers_;
 };
 
-Result<> check_names(const GateOptions& options) {
-  for (const auto& mode : options.modes) {
-    if (auto parsed = wire::parse_combine_mode(mode); !parsed) return pass(parsed);
+/// All combinations of the modes and wire types that were asked for.
+Result<std::vector<gate::Setting>> parse_settings(const GateOptions& options) {
+  std::vector<gate::Setting> settings;
+  for (const auto& mode_name : options.modes) {
+    auto mode = wire::parse_combine_mode(mode_name);
+    if (!mode) return pass(mode);
+    for (const auto& type_name : options.wires) {
+      auto type = wire::parse_row_type(type_name);
+      if (!type) return pass(type);
+      settings.push_back({*mode, *type});
+    }
   }
-  for (const auto& type : options.wires) {
-    if (auto parsed = wire::parse_row_type(type); !parsed) return pass(parsed);
-  }
+  return settings;
+}
+
+Result<> check_workers_can_come(const GateOptions& options) {
   if (options.workers == 0 && options.listen == "127.0.0.1:0" && options.dial.empty()) {
     return fail(ErrorKind::invalid_input,
                 "with --workers 0 name where other workers can join (--listen 0.0.0.0:7101), or whom to dial (--worker HOST:PORT)");
@@ -355,12 +352,8 @@ void print_table(const gate::Record& record) {
 Json to_json(const gate::Record& record, const std::string& file) {
   Json rows = Json::array();
   for (const auto& row : record.rows) {
-    rows.push_back({{"mode", wire::to_string(row.setting.mode)},
-                    {"wire", wire::to_string(row.setting.type)},
-                    {"figures", gate::to_json(row.figures)},
-                    {"identical", row.figures.identical()},
-                    {"passed", row.passed},
-                    {"misses", row.misses}});
+    rows.push_back(gate::to_json(row));
+    rows.back()["identical"] = row.figures.identical();
   }
   return {{"model", wire::to_hex(record.model)},
           {"engine", record.engine},
@@ -372,7 +365,9 @@ Json to_json(const gate::Record& record, const std::string& file) {
 
 Result<int> run_gate(const GateOptions& given) {
   GateOptions options = given;
-  if (auto named = check_names(options); !named) return pass(named);
+  auto settings = parse_settings(options);
+  if (!settings) return pass(settings);
+  if (auto reachable = check_workers_can_come(options); !reachable) return pass(reachable);
   auto model = serve::existing_file(options.model, "the model");
   if (!model) return pass(model);
   options.model = model->string();
@@ -391,7 +386,7 @@ Result<int> run_gate(const GateOptions& given) {
   if (!identity) return pass(identity);
   auto folder = serve::TempDir::make("linkcpp-gate");
   if (!folder) return pass(folder);
-  auto record = Gate(options, std::move(*anatomy), *text, *plugin, *program, *identity, home, folder->path()).run();
+  auto record = Gate(options, std::move(*settings), std::move(*anatomy), *text, *plugin, *program, *identity, home, folder->path()).run();
   if (!record) return pass(record);
   std::string file;
   if (!options.dry) {

@@ -13,8 +13,8 @@ constexpr const char* run_it = "run `linkcpp gate MODEL`";
 /// What a record says about a type that was asked for by name; empty if it passed or loses nothing.
 std::string objection(const gate::Setting& setting, std::span<const gate::Record> records) {
   if (is_exact(setting)) return {};
-  const auto latest = std::ranges::max_element(records, {}, &gate::Record::date);
-  if (latest == records.end()) return std::format("no gate record says what {} costs this model; {} to know", to_string(setting), run_it);
+  const gate::Record* latest = gate::latest(records);
+  if (latest == nullptr) return std::format("no gate record says what {} costs this model; {} to know", to_string(setting), run_it);
   const auto row = std::ranges::find(latest->rows, setting, &gate::Record::Row::setting);
   if (row == latest->rows.end()) return std::format("the gate of {} did not try {}; {} again", latest->date, to_string(setting), run_it);
   if (!row->passed) return std::format("{} did not pass the gate of {}: {}", to_string(setting), latest->date, row->misses);

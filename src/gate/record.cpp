@@ -25,13 +25,7 @@ constexpr std::size_t typical_row = 4096;
 
 Json to_json(const Record& record) {
   Json rows = Json::array();
-  for (const auto& row : record.rows) {
-    rows.push_back({{"mode", wire::to_string(row.setting.mode)},
-                    {"wire", wire::to_string(row.setting.type)},
-                    {"figures", to_json(row.figures)},
-                    {"passed", row.passed},
-                    {"misses", row.misses}});
-  }
+  for (const auto& row : record.rows) rows.push_back(gate::to_json(row));
   return {{"model", wire::to_hex(record.model)},
           {"model_name", record.model_name},
           {"engine", record.engine},
@@ -111,6 +105,14 @@ Result<std::string> read_bounded(const fs::path& file) {
 }
 
 }  // namespace
+
+Json to_json(const Record::Row& row) {
+  return {{"mode", wire::to_string(row.setting.mode)},
+          {"wire", wire::to_string(row.setting.type)},
+          {"figures", to_json(row.figures)},
+          {"passed", row.passed},
+          {"misses", row.misses}};
+}
 
 Result<std::string> seal(const Record& record, const net::Identity& identity) {
   const Json json = to_json(record);
@@ -192,11 +194,15 @@ Found find_records(const fs::path& folder, const wire::Digest& model, const std:
   return found;
 }
 
+const Record* latest(std::span<const Record> records) {
+  const auto last = std::ranges::max_element(records, {}, &Record::date);
+  return last == records.end() ? nullptr : &*last;
+}
+
 std::optional<Choice> choose(std::span<const Record> records, wire::CombineMode mode) {
-  const auto latest = std::ranges::max_element(records, {}, &Record::date);
-  if (latest == records.end()) return std::nullopt;
-  Choice choice{.record = &*latest};
-  for (const auto& row : latest->rows) {
+  Choice choice{.record = latest(records)};
+  if (choice.record == nullptr) return std::nullopt;
+  for (const auto& row : choice.record->rows) {
     if (row.setting.mode != mode || !row.passed) continue;
     if (wire::row_bytes(row.setting.type, typical_row) < wire::row_bytes(choice.type, typical_row)) choice.type = row.setting.type;
   }

@@ -31,6 +31,8 @@ struct Record {
   std::vector<Row> rows;
 };
 
+/// mode, wire, figures, passed, misses
+nlohmann::json to_json(const Record::Row& row);
 /// The record as a JSON text with the signer's key and signature, to be kept as it is.
 Result<std::string> seal(const Record& record, const net::Identity& identity);
 /// Fails with `invalid_input` if it is damaged, with `unauthorized` if another key than `trusted` signed it or anything was changed.
@@ -49,6 +51,9 @@ struct Found {
   std::vector<std::string> problems;
 };
 Found find_records(const std::filesystem::path& folder, const wire::Digest& model, const std::string& engine, const net::PeerKey& trusted);
+
+/// The record that counts: the one of the last run. Null if there is none.
+const Record* latest(std::span<const Record> records);
 
 /// The row type that sends the fewest bytes among those which `mode` passed in the latest record, with that record. None: f32 is to be
 /// used.

@@ -8,25 +8,22 @@
 namespace linkcpp::gate {
 namespace {
 
-struct FigureField {
+/// A number with its name in JSON.
+template <class T>
+struct Field {
   const char* name;
-  double Figures::* member;
+  double T::* member;
 };
-constexpr std::array figure_fields{FigureField{"max_abs_diff", &Figures::max_abs_diff},
-                                   FigureField{"mean_kld", &Figures::mean_kld},
-                                   FigureField{"max_kld", &Figures::max_kld},
-                                   FigureField{"mean_cosine", &Figures::mean_cosine},
-                                   FigureField{"worst_cosine", &Figures::worst_cosine},
-                                   FigureField{"argmax_agreement", &Figures::argmax_agreement},
-                                   FigureField{"perplexity_ratio", &Figures::perplexity_ratio}};
-
-struct ThresholdField {
-  const char* name;
-  double Thresholds::* member;
-};
-constexpr std::array threshold_fields{
-    ThresholdField{"argmax_agreement", &Thresholds::argmax_agreement}, ThresholdField{"mean_cosine", &Thresholds::mean_cosine},
-    ThresholdField{"mean_kld", &Thresholds::mean_kld}, ThresholdField{"perplexity_ratio", &Thresholds::perplexity_ratio}};
+constexpr std::array figure_fields{Field{"max_abs_diff", &Figures::max_abs_diff},
+                                   Field{"mean_kld", &Figures::mean_kld},
+                                   Field{"max_kld", &Figures::max_kld},
+                                   Field{"mean_cosine", &Figures::mean_cosine},
+                                   Field{"worst_cosine", &Figures::worst_cosine},
+                                   Field{"argmax_agreement", &Figures::argmax_agreement},
+                                   Field{"perplexity_ratio", &Figures::perplexity_ratio}};
+constexpr std::array threshold_fields{Field{"argmax_agreement", &Thresholds::argmax_agreement},
+                                      Field{"mean_cosine", &Thresholds::mean_cosine}, Field{"mean_kld", &Thresholds::mean_kld},
+                                      Field{"perplexity_ratio", &Thresholds::perplexity_ratio}};
 
 /// JSON has no infinity: null stands for it.
 nlohmann::json number(double value) { return std::isfinite(value) ? nlohmann::json(value) : nlohmann::json(); }
@@ -44,6 +41,17 @@ Result<std::uint64_t> count_of(const nlohmann::json& json, const char* name) {
   if (!json.is_object() || found == json.end() || !found->is_number_unsigned())
     return fail(ErrorKind::invalid_input, "'{}' is missing or not a count", name);
   return found->get<std::uint64_t>();
+}
+
+template <class T, std::size_t N>
+Result<T> read_fields(const nlohmann::json& json, const std::array<Field<T>, N>& fields) {
+  T result;
+  for (const auto& field : fields) {
+    auto value = number_of(json, field.name);
+    if (!value) return pass(value);
+    result.*field.member = *value;
+  }
+  return result;
 }
 
 }  // namespace
@@ -82,28 +90,16 @@ nlohmann::json to_json(const Thresholds& thresholds) {
 }
 
 Result<Figures> figures_from_json(const nlohmann::json& json) {
-  Figures figures;
-  for (const auto& field : figure_fields) {
-    auto value = number_of(json, field.name);
-    if (!value) return pass(value);
-    figures.*field.member = *value;
-  }
+  auto figures = read_fields(json, figure_fields);
+  if (!figures) return figures;
   auto rows = count_of(json, "rows"), different = count_of(json, "different_rows");
   if (!rows) return pass(rows);
   if (!different) return pass(different);
-  figures.rows = *rows;
-  figures.different_rows = *different;
+  figures->rows = *rows;
+  figures->different_rows = *different;
   return figures;
 }
 
-Result<Thresholds> thresholds_from_json(const nlohmann::json& json) {
-  Thresholds thresholds;
-  for (const auto& field : threshold_fields) {
-    auto value = number_of(json, field.name);
-    if (!value) return pass(value);
-    thresholds.*field.member = *value;
-  }
-  return thresholds;
-}
+Result<Thresholds> thresholds_from_json(const nlohmann::json& json) { return read_fields(json, threshold_fields); }
 
 }  // namespace linkcpp::gate

@@ -4,7 +4,6 @@
 
 #include <algorithm>
 #include <array>
-#include <atomic>
 #include <bit>
 #include <cstdint>
 #include <cstring>
@@ -128,13 +127,10 @@ LINKCPP_KERNEL void decode_row(const std::byte* from, std::size_t n, float* to) 
   std::memcpy(to, values.data(), n * sizeof(float));
 }
 
-/// For tests only: knobs of measurements are not global otherwise.
-std::atomic<bool> portable_only{false};
-
 #if defined(__x86_64__)
 bool has_avx2() {
   static const bool value = __builtin_cpu_supports("avx2") != 0;
-  return value && !portable_only.load(std::memory_order_relaxed);
+  return value;
 }
 template <typename Format>
 [[gnu::target("avx2")]] void encode_row_avx2(const float* from, std::size_t n, std::byte* to) {
@@ -169,6 +165,9 @@ void decode_int8(const std::byte* from, std::size_t n, float* to) { decode<Int8>
 void encode_fp8(const float* from, std::size_t n, std::byte* to) { encode<Fp8>(from, n, to); }
 void decode_fp8(const std::byte* from, std::size_t n, float* to) { decode<Fp8>(from, n, to); }
 
-void use_portable_blocks(bool portable) { portable_only = portable; }
+void encode_int8_portable(const float* from, std::size_t n, std::byte* to) { encode_row<Int8>(from, n, to); }
+void decode_int8_portable(const std::byte* from, std::size_t n, float* to) { decode_row<Int8>(from, n, to); }
+void encode_fp8_portable(const float* from, std::size_t n, std::byte* to) { encode_row<Fp8>(from, n, to); }
+void decode_fp8_portable(const std::byte* from, std::size_t n, float* to) { decode_row<Fp8>(from, n, to); }
 
 }  // namespace linkcpp::wire

@@ -33,7 +33,10 @@ void decode_int8(const std::byte* from, std::size_t n, float* to);
 void encode_fp8(const float* from, std::size_t n, std::byte* to);
 void decode_fp8(const std::byte* from, std::size_t n, float* to);
 
-/// Takes away the vector instructions beyond the compiler's baseline, for tests and measurements. Not while others encode.
-void use_portable_blocks(bool portable);
+/// The same without vector instructions beyond the compiler's baseline, bit for bit; for machines without them, and for tests.
+void encode_int8_portable(const float* from, std::size_t n, std::byte* to);
+void decode_int8_portable(const std::byte* from, std::size_t n, float* to);
+void encode_fp8_portable(const float* from, std::size_t n, std::byte* to);
+void decode_fp8_portable(const std::byte* from, std::size_t n, float* to);
 
 }  // namespace linkcpp::wire
