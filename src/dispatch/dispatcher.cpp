@@ -34,6 +34,10 @@ struct Worker {
   Estimate per_pair_ns;
   std::unordered_map<std::uint16_t, std::size_t> holding_of;  ///< layer to index in info.holdings
 
+  void index_holdings() {
+    holding_of.clear();
+    for (std::size_t i = 0; i < info.holdings.size(); ++i) holding_of[info.holdings[i].layer] = i;
+  }
   [[nodiscard]] const wire::LayerHolding* holding(std::uint16_t layer) const {
     const auto found = holding_of.find(layer);
     return found == holding_of.end() ? nullptr : &info.holdings[found->second];
@@ -116,6 +120,20 @@ struct Dispatcher::State {
     if (held_only_by_refusers(step, split.uncovered))
       return fail_step(id, ErrorKind::unavailable, "the workers that hold them could not compute", out);
     step.parked.insert(step.parked.end(), split.uncovered.begin(), split.uncovered.end());
+  }
+
+  /// The holdings have changed: what waited for them is tried again.
+  void send_parked(Time now, Actions& out) {
+    std::vector<StepId> waiting;
+    for (const auto& [step_id, step] : steps) {
+      if (!step.parked.empty()) waiting.push_back(step_id);
+    }
+    std::ranges::sort(waiting);
+    for (const StepId step_id : waiting) {
+      std::vector<Pair> parked = std::exchange(steps.at(step_id).parked, {});
+      std::ranges::sort(parked, {}, &Pair::index);  // they were parked in the order of losses
+      assign(step_id, parked, {}, now, out);
+    }
   }
 
   bool held_only_by_refusers(const Step& step, std::span<const Pair> pairs) const {
@@ -274,18 +292,17 @@ WorkerId Dispatcher::add_worker(WorkerInfo info, Time now, Actions& out) {
   const WorkerId id = state_->next_worker++;
   Worker& worker = state_->workers[id];
   worker.info = std::move(info);
-  for (std::size_t i = 0; i < worker.info.holdings.size(); ++i) worker.holding_of[worker.info.holdings[i].layer] = i;
-  std::vector<StepId> waiting;
-  for (const auto& [step_id, step] : state_->steps) {
-    if (!step.parked.empty()) waiting.push_back(step_id);
-  }
-  std::ranges::sort(waiting);
-  for (const StepId step_id : waiting) {
-    std::vector<Pair> parked = std::exchange(state_->steps.at(step_id).parked, {});
-    std::ranges::sort(parked, {}, &Pair::index);  // they were parked in the order of losses
-    state_->assign(step_id, parked, {}, now, out);
-  }
+  worker.index_holdings();
+  state_->send_parked(now, out);
   return id;
+}
+
+void Dispatcher::update_worker(WorkerId id, std::vector<wire::LayerHolding> holdings, Time now, Actions& out) {
+  const auto worker = state_->workers.find(id);
+  if (worker == state_->workers.end()) return;
+  worker->second.info.holdings = std::move(holdings);
+  worker->second.index_holdings();
+  state_->send_parked(now, out);
 }
 
 void Dispatcher::remove_worker(WorkerId id, const std::string& reason, Time now, Actions& out) {

@@ -85,6 +85,8 @@ class Dispatcher {
 
   /// A worker joined. Steps that waited for its experts are sent at once.
   WorkerId add_worker(WorkerInfo info, Time now, Actions& out);
+  /// A worker holds other experts than before. Steps that waited for them are sent at once; what it was asked for is still awaited.
+  void update_worker(WorkerId worker, std::vector<wire::LayerHolding> holdings, Time now, Actions& out);
   /// A worker was lost: its outstanding pairs go to replicas, or wait for one to join until the step's deadline.
   void remove_worker(WorkerId worker, const std::string& reason, Time now, Actions& out);
   /// A worker drains: it gets nothing new; what it has is awaited.

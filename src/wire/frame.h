@@ -27,7 +27,10 @@ enum class FrameType : std::uint8_t {
   failed = 8,    ///< worker to backbone: this request cannot be answered, with the reason
   ping = 9,      ///< keep-warm and round-trip measurement
   pong = 10,
-  drain = 11,  ///< worker to backbone: finishes what it has, send nothing new
+  drain = 11,   ///< worker to backbone: finishes what it has, send nothing new
+  offer = 12,   ///< worker to backbone: room for slices (wire/provision.h)
+  assign = 13,  ///< backbone to worker: which slices to hold and where to get them
+  holds = 14,   ///< worker to backbone: the experts that it can compute from now on
 };
 
 /// Layout: magic u32, version u8, type u8, flags u16, body length u32, request id u64. No flag is defined: they are sent as 0 and

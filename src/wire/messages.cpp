@@ -3,16 +3,12 @@
 #include <algorithm>
 #include <cassert>
 
+#include "wire/malformed.h"
 #include "wire/program.h"
 #include "wire/text.h"
 
 namespace linkcpp::wire {
 namespace {
-
-template <class... Args>
-std::unexpected<Error> malformed(const char* what, std::format_string<Args...> why, Args&&... args) {
-  return fail(ErrorKind::invalid_input, "malformed {}: {}", what, std::format(why, std::forward<Args>(args)...));
-}
 
 /// Dispatch and Combine both begin with a combine mode and a row type.
 struct Encoding {
@@ -43,24 +39,6 @@ Result<T> decode_reason(ByteSpan body, const char* what) {
   if (!in.finished()) return malformed(what, "its length does not fit its text");
   if (kind > static_cast<std::uint8_t>(ErrorKind::internal)) return malformed(what, "error kind {} is not known", kind);
   return T{static_cast<ErrorKind>(kind), plain_text(reason, max_reason_bytes)};
-}
-
-constexpr std::size_t words_of(std::uint32_t n_expert) { return (n_expert + 63) / 64; }
-
-Result<LayerHolding> decode_holding(ByteReader& in) {
-  LayerHolding holding;
-  holding.layer = in.get<std::uint16_t>();
-  holding.n_expert = in.get<std::uint16_t>();
-  if (!in.ok()) return malformed("hello", "it is cut short");
-  if (holding.n_expert == 0 || holding.n_expert > max_experts) {
-    return malformed("hello", "layer {} has {} experts, 1 to {} are allowed", holding.layer, holding.n_expert, max_experts);
-  }
-  holding.bits.resize(words_of(holding.n_expert));
-  for (std::uint64_t& word : holding.bits) word = in.get<std::uint64_t>();
-  const unsigned in_last = holding.n_expert % 64;
-  if (in_last != 0 && holding.bits.back() >> in_last != 0)
-    return malformed("hello", "layer {} marks experts beyond its {}", holding.layer, holding.n_expert);
-  return holding;
 }
 
 int hex_digit(char c) {
@@ -103,7 +81,6 @@ Result<Digest> digest_from_hex(std::string_view text) {
 }
 
 void encode(const Hello& hello, Bytes& out) {
-  assert(hello.holdings.size() <= max_holdings);
   ByteWriter writer(out);
   writer.text(plain_text(hello.engine, max_name_bytes));
   writer.text(plain_text(hello.name, max_name_bytes));
@@ -111,12 +88,7 @@ void encode(const Hello& hello, Bytes& out) {
   writer.put(hello.n_threads);
   writer.put(hello.row_types);
   writer.raw(std::as_bytes(std::span(hello.model)));
-  writer.put(static_cast<std::uint16_t>(hello.holdings.size()));
-  for (const LayerHolding& holding : hello.holdings) {
-    writer.put(holding.layer);
-    writer.put(holding.n_expert);
-    for (std::size_t w = 0; w < words_of(holding.n_expert); ++w) writer.put<std::uint64_t>(w < holding.bits.size() ? holding.bits[w] : 0);
-  }
+  encode_holdings(hello.holdings, writer);
 }
 
 Result<Hello> decode_hello(ByteSpan body) {
@@ -129,19 +101,14 @@ Result<Hello> decode_hello(ByteSpan body) {
   hello.row_types = in.get<std::uint32_t>();
   const ByteSpan model = in.take(hello.model.size());
   if (!model.empty()) std::memcpy(hello.model.data(), model.data(), model.size());
-  const auto n_holdings = in.get<std::uint16_t>();
   if (!in.ok()) return malformed("hello", "it is cut short");
   for (const std::string* text : {&hello.engine, &hello.name, &hello.device}) {
     if (text->size() > max_name_bytes) return malformed("hello", "a text has {} bytes, the limit is {}", text->size(), max_name_bytes);
     if (!is_plain_text(*text)) return malformed("hello", "a text is not plain UTF-8");
   }
-  if (n_holdings > max_holdings) return malformed("hello", "it announces {} layers, the limit is {}", n_holdings, max_holdings);
-  for (std::uint16_t i = 0; i < n_holdings; ++i) {
-    auto holding = decode_holding(in);
-    if (!holding) return pass(holding);
-    if (i > 0 && hello.holdings.back().layer >= holding->layer) return malformed("hello", "layer {} is out of order", holding->layer);
-    hello.holdings.push_back(std::move(*holding));
-  }
+  auto holdings = decode_holdings(in, "hello");
+  if (!holdings) return pass(holdings);
+  hello.holdings = std::move(*holdings);
   if (!in.finished()) return malformed("hello", "its length does not fit its contents");
   return hello;
 }

@@ -9,6 +9,7 @@
 
 #include "base/error.h"
 #include "wire/frame.h"
+#include "wire/holdings.h"
 #include "wire/rows.h"
 
 namespace linkcpp::wire {
@@ -25,18 +26,6 @@ using Digest = std::array<std::uint8_t, 32>;
 std::string to_hex(const Digest& digest);
 Result<Digest> digest_from_hex(std::string_view text);
 
-/// Experts of one layer that a worker holds: bit e of word e/64.
-struct LayerHolding {
-  std::uint16_t layer = 0;
-  std::uint16_t n_expert = 0;
-  std::vector<std::uint64_t> bits;
-  [[nodiscard]] bool has(std::uint32_t expert) const {
-    return expert < n_expert && expert / 64 < bits.size() && (bits[expert / 64] >> (expert % 64) & 1) != 0;
-  }
-};
-
-inline constexpr std::size_t max_holdings = 2048;      ///< layers, chunk experts counted apart
-inline constexpr std::uint16_t max_experts = 4096;     ///< of one layer
 inline constexpr std::size_t max_name_bytes = 256;     ///< each text of a hello
 inline constexpr std::size_t max_reason_bytes = 1024;  ///< of a refusal or failure
 
@@ -47,7 +36,7 @@ struct Hello {
   std::string device;  ///< kind of device that computes, for example "CPU"
   std::uint16_t n_threads = 0;
   std::uint32_t row_types = 1;  ///< bit t set: RowType t is understood
-  Digest model{};               ///< model digest (engine/anatomy.h)
+  Digest model{};               ///< model digest (engine/anatomy.h); zeros: none yet, it will offer room (wire/provision.h)
   std::vector<LayerHolding> holdings;
 };
 /// Texts are made plain and cut to max_name_bytes, so that any hello within the limits can be decoded.

@@ -16,8 +16,8 @@ namespace {
 
 using fuzz::require;
 
-enum class Message : std::uint8_t { hello, refuse, failed, dispatch, combine };
-constexpr std::uint8_t n_messages = 5;
+enum class Message : std::uint8_t { hello, refuse, failed, dispatch, combine, offer, assign, holds };
+constexpr std::uint8_t n_messages = 8;
 
 /// decode → encode → decode → encode gives the same bytes twice.
 template <class Decode>
@@ -47,6 +47,21 @@ void check_hello(ByteSpan body) {
     for (std::uint32_t e = holding.n_expert; e < holding.bits.size() * 64; ++e)
       require((holding.bits[e / 64] >> (e % 64) & 1) == 0, "no bit for others");
   }
+}
+
+/// Messages of provisioning have one encoding only; their texts are plain and their numbers bounded.
+template <class Decode>
+void check_provision(ByteSpan body, Decode decode) {
+  const auto message = check_round_trip(body, decode);
+  if (message) require(std::ranges::equal(encoded(*message), body), "a message of provisioning has one encoding only");
+}
+
+void check_assign(ByteSpan body) {
+  const auto assign = decode_assign(body);
+  if (!assign) return;
+  require(assign->sources.size() <= max_sources, "sources are bounded");
+  for (const SliceSourceAddress& source : assign->sources)
+    require(!source.url.empty() && source.url.size() <= max_url_bytes && is_plain_text(source.url), "addresses are plain and bounded");
 }
 
 template <class Decode>
@@ -123,6 +138,9 @@ extern "C" int LLVMFuzzerInitialize(int*, char***) {
                   .n = 8,
                   .rows = ByteSpan(area).first(64)};
   seed("combine", Message::combine, encoded(combine));
+  seed("offer", Message::offer, encoded(sample_offer()));
+  seed("assign", Message::assign, encoded(sample_assign()));
+  seed("holds", Message::holds, encoded(sample_holds()));
   return 0;
 }
 
@@ -134,6 +152,16 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size
   switch (static_cast<Message>(data[0] % n_messages)) {
     case Message::hello:
       check_hello(body);
+      break;
+    case Message::offer:
+      check_provision(body, decode_offer);
+      break;
+    case Message::assign:
+      check_provision(body, decode_assign);
+      check_assign(body);
+      break;
+    case Message::holds:
+      check_provision(body, decode_holds);
       break;
     case Message::refuse:
       check_reason(body, decode_refuse);

@@ -7,6 +7,7 @@
 
 #include "wire/messages.h"
 #include "wire/program.h"
+#include "wire/provision.h"
 
 namespace linkcpp::wire {
 
@@ -81,6 +82,26 @@ inline Hello sample_hello() {
   hello.holdings = {{0, 70, {0xFFFF, 0x3F}}, {3, 64, {~std::uint64_t{0}}}, {0x8003, 1, {1}}};
   return hello;
 }
+
+inline Offer sample_offer() {
+  Offer offer{.budget = 8ull << 30, .share_port = 7103};
+  offer.model.fill(0x5A);
+  offer.stored = {{2, 70, {0xFFFF, 0x3F}}, {0x8003, 1, {1}}};
+  return offer;
+}
+
+inline Assign sample_assign() {
+  Assign assign;
+  assign.model.fill(0x11);
+  assign.index.fill(0x22);
+  assign.urgent = {{0, 64, {~std::uint64_t{0}}}};
+  assign.spare = {{0, 64, {0}}, {7, 3, {5}}};
+  assign.sources = {{"node://:7103", {}}, {"https://example.org/modèle/", {}}};
+  assign.sources[0].key.fill(0x33);
+  return assign;
+}
+
+inline Holds sample_holds() { return {.bytes = 12, .bytes_wanted = 1ull << 40, .holdings = {{1, 65, {3, 1}}}}; }
 
 /// Three tokens with 1, 2 and 1 pairs.
 inline Dispatch sample_dispatch() {
