@@ -86,6 +86,15 @@ class GgmlExpertHost final : public ExpertHost {
   [[nodiscard]] std::uint64_t held_bytes() const override { return weights_->held_bytes(); }
   void interrupt() noexcept override { device_->interrupt(); }
 
+  Result<> hold(const MoeLayer& layer, const wire::LayerHolding& experts, const SliceReader& read) override {
+    if (experts.layer != layer.key || experts.n_expert != layer.n_expert || experts.count() == 0)
+      return fail(ErrorKind::invalid_input, "experts of layer {} cannot be held: none is named, or they are those of another layer",
+                  layer.key);
+    // Programs and graphs point into the weights that go.
+    if (weights_->find(layer.key) != nullptr) forget_everything();
+    return weights_->hold(layer, experts, read, options_, *device_);
+  }
+
   Result<> validate(const wire::Program& program, LayerKey layer) override {
     auto prepared = prepare(program, layer);
     if (!prepared) return pass(prepared);
@@ -125,6 +134,13 @@ class GgmlExpertHost final : public ExpertHost {
     if (programs_.size() >= max_programs) forget_program(programs_.back().serial);
     programs_.push_front({.serial = ++last_serial_, .program = program, .signatures = {}, .layers = {}});
     return programs_.front();
+  }
+
+  void forget_everything() {
+    graphs_.clear();
+    cached_bytes_ = 0;
+    programs_.clear();
+    current_ = nullptr;
   }
 
   void forget_program(std::uint64_t serial) {
@@ -267,12 +283,28 @@ class GgmlExpertHost final : public ExpertHost {
 
 }  // namespace
 
-Result<std::unique_ptr<ExpertHost>> ExpertHost::open(const Anatomy& anatomy, HostOptions options) {
+namespace {
+
+Result<std::unique_ptr<ExpertDevice>> open_device(const HostOptions& options) {
   auto device = ExpertDevice::open(options.device, options.n_threads);
-  if (!device) return pass(device);
+  if (!device) return device;
   if ((options.repack || options.copy) && !(*device)->is_cpu()) {
     return fail(ErrorKind::invalid_input, "repacking and copying concern the CPU only: {} keeps its own copy anyway", options.device);
   }
+  return device;
+}
+
+}  // namespace
+
+Result<std::unique_ptr<ExpertHost>> ExpertHost::open_empty(HostOptions options) {
+  auto device = open_device(options);
+  if (!device) return pass(device);
+  return std::make_unique<GgmlExpertHost>(std::move(options), std::move(*device), std::make_unique<ExpertWeights>());
+}
+
+Result<std::unique_ptr<ExpertHost>> ExpertHost::open(const Anatomy& anatomy, HostOptions options) {
+  auto device = open_device(options);
+  if (!device) return pass(device);
   auto weights = ExpertWeights::open(anatomy, options, **device);
   if (!weights) return pass(weights);
   return std::make_unique<GgmlExpertHost>(std::move(options), std::move(*device), std::move(*weights));

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <span>
 #include <string>
@@ -46,13 +47,23 @@ struct HostRequest {
   std::span<float> output;
 };
 
+/// Reads one expert's slice of a stacked tensor, tensor.slice_bytes bytes, from wherever slices are kept.
+using SliceReader = std::function<Result<>(const ExpertTensor& tensor, std::uint32_t expert, std::span<std::byte> to)>;
+
 /// Threading: all calls from one thread at a time, except interrupt(). The CPU device keeps a team of threads for each thread
 /// that ever called run(): call it from one thread.
 class ExpertHost {
  public:
   /// Maps (CPU) or uploads (other devices) the slices. Only bytes of held slices are touched.
   static Result<std::unique_ptr<ExpertHost>> open(const Anatomy& anatomy, HostOptions options);
+  /// A host that holds nothing until hold() is called. `options.experts` does not matter.
+  static Result<std::unique_ptr<ExpertHost>> open_empty(HostOptions options);
   virtual ~ExpertHost() = default;
+
+  /// Copies these experts of a layer to the device, in place of what it held of that layer before. On failure the layer is held as before:
+  /// `unavailable` if there is no room, `invalid_input` if the device cannot compute with such a tensor, or the reader's error.
+  /// `layer` needs no files: key, n_expert and the tensors' names, types and shapes count.
+  virtual Result<> hold(const MoeLayer& layer, const wire::LayerHolding& experts, const SliceReader& read) = 0;
 
   [[nodiscard]] virtual std::vector<wire::LayerHolding> holdings() const = 0;
   [[nodiscard]] virtual std::string device_description() const = 0;

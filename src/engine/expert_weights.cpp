@@ -87,92 +87,148 @@ std::vector<Run> runs_of(const ExpertLayer& layer) {
   return runs;
 }
 
+ExpertLayer empty_layer(const MoeLayer& from) {
+  ExpertLayer layer{.key = from.key,
+                    .n_expert = from.n_expert,
+                    .local = std::vector<std::int32_t>(from.n_expert, -1),
+                    .weights = {},
+                    .context = nullptr,
+                    .buffers = {}};
+  layer.context.reset(ggml_init({.mem_size = (from.tensors.size() + 1) * ggml_tensor_overhead(), .mem_buffer = nullptr, .no_alloc = true}));
+  return layer;
+}
+
+/// Writes the held slices of a tensor to the device, in the order of their local numbers.
+using Fill = std::function<Result<>(const ExpertTensor& from, const ExpertLayer& layer, ggml_tensor* to)>;
+
+/// In one piece, as repacking buffers want it.
+Result<> set_gathered(const ExpertTensor& from, const ExpertLayer& layer, const SliceReader& read, ggml_tensor* to) {
+  std::vector<std::byte> gathered(ggml_nbytes(to));
+  for (std::uint32_t e = 0; e < layer.n_expert; ++e) {
+    if (layer.local[e] < 0) continue;
+    const auto at = static_cast<std::size_t>(layer.local[e]) * from.slice_bytes;
+    if (auto done = read(from, e, std::span(gathered).subspan(at, from.slice_bytes)); !done) return done;
+  }
+  ggml_backend_tensor_set(to, gathered.data(), 0, gathered.size());
+  return {};
+}
+
+/// Straight into the tensor: no second copy of what may be most of a machine's memory.
+Result<> read_in_place(const ExpertTensor& from, const ExpertLayer& layer, const SliceReader& read, ggml_tensor* to) {
+  for (std::uint32_t e = 0; e < layer.n_expert; ++e) {
+    if (layer.local[e] < 0) continue;
+    auto* at = static_cast<std::byte*>(to->data) + static_cast<std::size_t>(layer.local[e]) * from.slice_bytes;
+    if (auto done = read(from, e, {at, from.slice_bytes}); !done) return done;
+  }
+  return {};
+}
+
 }  // namespace
 
 class WeightLoader {
  public:
-  WeightLoader(const Anatomy& anatomy, const HostOptions& options, const ExpertDevice& device, ExpertWeights& to)
-      : anatomy_(anatomy), options_(options), device_(device), to_(to) {
+  WeightLoader(const HostOptions& options, const ExpertDevice& device, ExpertWeights& to) : options_(options), device_(device), to_(to) {
     if (device_.is_cpu() && options_.repack) extra_ = device_.extra_buffer_types();
   }
 
-  Result<> load() {
-    select();
-    if (to_.layers_.empty()) return fail(ErrorKind::not_found, "the chosen experts do not exist in this model: it would hold nothing");
-    std::size_t n_tensors = 0;
-    for (const MoeLayer& layer : anatomy_.layers) n_tensors += layer.tensors.size();
-    to_.context_.reset(ggml_init({.mem_size = (n_tensors + 1) * ggml_tensor_overhead(), .mem_buffer = nullptr, .no_alloc = true}));
-    to_.files_.resize(anatomy_.files.size());
-    for (auto& [key, layer] : to_.layers_) {
-      for (const ExpertTensor& tensor : anatomy_.find(key)->tensors) {
-        if (auto done = add(tensor, layer); !done) return done;
-      }
-    }
-    return {};
-  }
-
- private:
-  void select() {
-    for (const MoeLayer& from : anatomy_.layers) {
-      ExpertLayer layer{.key = from.key, .n_expert = from.n_expert, .local = std::vector<std::int32_t>(from.n_expert, -1), .weights = {}};
+  Result<> load(const Anatomy& anatomy) {
+    to_.files_.resize(anatomy.files.size());
+    for (const MoeLayer& from : anatomy.layers) {
+      ExpertLayer layer = empty_layer(from);
       std::int32_t n = 0;
       for (std::uint32_t e = 0; e < from.n_expert; ++e) {
         if (selected(options_.experts, from.key, e)) layer.local[e] = n++;
       }
-      if (n > 0) to_.layers_.emplace(from.key, std::move(layer));
+      if (n == 0) continue;
+      for (const ExpertTensor& tensor : from.tensors) {
+        if (auto done = add_from_file(anatomy, tensor, layer); !done) return done;
+      }
+      to_.layers_.emplace(from.key, std::move(layer));
     }
+    if (to_.layers_.empty()) return fail(ErrorKind::not_found, "the chosen experts do not exist in this model: it would hold nothing");
+    return {};
   }
 
-  Result<FileMapping*> mapping(const ExpertTensor& tensor) {
+  Result<> hold(const MoeLayer& from, const wire::LayerHolding& experts, const SliceReader& read) {
+    ExpertLayer layer = empty_layer(from);
+    std::int32_t n = 0;
+    for (std::uint32_t e = 0; e < from.n_expert; ++e) {
+      if (experts.has(e)) layer.local[e] = n++;
+    }
+    const Fill fill = [&](const ExpertTensor& tensor, const ExpertLayer& to, ggml_tensor* weight) {
+      const bool plain =
+          ggml_backend_buffer_is_host(weight->buffer) && ggml_backend_buffer_get_type(weight->buffer) == device_.buffer_type();
+      return plain ? read_in_place(tensor, to, read, weight) : set_gathered(tensor, to, read, weight);
+    };
+    for (const ExpertTensor& tensor : from.tensors) {
+      if (auto known = check_type(tensor); !known) return known;
+      layer.bytes += static_cast<std::uint64_t>(n) * tensor.slice_bytes;
+      const ggml_backend_buffer_type_t place = preferred(tensor);
+      ExpertWeight weight{.is_bias = tensor.is_bias, .n_in = tensor.n_in, .n_out = tensor.n_out};
+      if (auto done = upload(tensor, layer, fill, place == nullptr ? device_.buffer_type() : place, weight); !done) return done;
+      layer.weights.emplace(tensor.role, weight);
+    }
+    to_.layers_.insert_or_assign(from.key, std::move(layer));
+    return {};
+  }
+
+ private:
+  Result<FileMapping*> mapping(const Anatomy& anatomy, const ExpertTensor& tensor) {
     auto& file = to_.files_.at(tensor.file);
     if (!file) {
-      auto opened = FileMapping::open(anatomy_.files[tensor.file]);
+      auto opened = FileMapping::open(anatomy.files[tensor.file]);
       if (!opened) return pass(opened);
       file = std::move(*opened);
     }
     const std::uint64_t bytes = tensor.slice_bytes * tensor.n_expert;
     if (tensor.offset > file->size() || bytes > file->size() - tensor.offset) {
       return fail(ErrorKind::invalid_input, "{} has become shorter than its header says: '{}' ends behind it",
-                  anatomy_.files[tensor.file].string(), tensor.name);
+                  anatomy.files[tensor.file].string(), tensor.name);
     }
     return file.get();
   }
 
-  Result<> add(const ExpertTensor& from, ExpertLayer& layer) {
+  static Result<> check_type(const ExpertTensor& from) {
     const auto type = static_cast<ggml_type>(from.type);
-    if (from.is_bias ? type != GGML_TYPE_F32 : !is_weight_type(type)) {
-      return fail(ErrorKind::invalid_input, "'{}' is of type {}, which experts cannot be computed with", from.name, from.type_name);
-    }
-    auto file = mapping(from);
+    if (from.is_bias ? type == GGML_TYPE_F32 : is_weight_type(type)) return {};
+    return fail(ErrorKind::invalid_input, "'{}' is of type {}, which experts cannot be computed with", from.name, from.type_name);
+  }
+
+  Result<> add_from_file(const Anatomy& anatomy, const ExpertTensor& from, ExpertLayer& layer) {
+    if (auto known = check_type(from); !known) return known;
+    auto file = mapping(anatomy, from);
     if (!file) return pass(file);
     const std::vector<Run> runs = runs_of(layer);
     for (const Run& run : runs) {
-      to_.held_bytes_ += run.count * from.slice_bytes;
+      layer.bytes += run.count * from.slice_bytes;
       (*file)->advise(from.offset + run.first * from.slice_bytes, run.count * from.slice_bytes, MADV_WILLNEED);
     }
     ExpertWeight weight{.is_bias = from.is_bias, .n_in = from.n_in, .n_out = from.n_out};
     const ggml_backend_buffer_type_t place = destination(from);
-    auto done = place == nullptr ? map(from, **file, weight) : upload(from, **file, runs, place, weight);
+    auto done = place == nullptr ? map(from, **file, layer, weight) : upload_from_file(from, **file, runs, place, layer, weight);
     if (!done) return done;
     layer.weights.emplace(from.role, weight);
     return {};
   }
 
-  ggml_tensor* describe(const ExpertTensor& from, std::int64_t n) {
+  static ggml_tensor* describe(const ExpertTensor& from, const ExpertLayer& layer, std::int64_t n) {
     const auto type = static_cast<ggml_type>(from.type);
-    ggml_tensor* tensor = from.is_bias ? ggml_new_tensor_2d(to_.context_.get(), type, from.n_out, n)
-                                       : ggml_new_tensor_3d(to_.context_.get(), type, from.n_in, from.n_out, n);
+    ggml_tensor* tensor = from.is_bias ? ggml_new_tensor_2d(layer.context.get(), type, from.n_out, n)
+                                       : ggml_new_tensor_3d(layer.context.get(), type, from.n_in, from.n_out, n);
     ggml_set_name(tensor, from.name.c_str());
     return tensor;
   }
 
+  /// The layout that the device prefers for this weight; null: none in particular.
+  ggml_backend_buffer_type_t preferred(const ExpertTensor& from) const {
+    if (from.is_bias) return nullptr;
+    const auto found = std::ranges::find_if(extra_, [&](const auto type) { return multiplies(from, type); });
+    return found == extra_.end() ? nullptr : *found;
+  }
+
   /// Where a tensor's slices go; null: they stay in the mapped file.
   ggml_backend_buffer_type_t destination(const ExpertTensor& from) const {
-    if (!from.is_bias) {
-      for (const auto type : extra_) {
-        if (multiplies(from, type)) return type;
-      }
-    }
+    if (const auto type = preferred(from); type != nullptr) return type;
     const bool mapped = device_.is_cpu() && !options_.copy && from.offset % tensor_alignment == 0;
     return mapped ? nullptr : device_.buffer_type();
   }
@@ -188,10 +244,10 @@ class WeightLoader {
     return device_.supports(ggml_mul_mat_id(context.get(), weight, rows, ids));
   }
 
-  Result<> map(const ExpertTensor& from, FileMapping& file, ExpertWeight& weight) {
+  Result<> map(const ExpertTensor& from, FileMapping& file, const ExpertLayer& layer, ExpertWeight& weight) {
     auto buffer = file.buffer();
     if (!buffer) return pass(buffer);
-    weight.tensor = describe(from, from.n_expert);
+    weight.tensor = describe(from, layer, from.n_expert);
     if (auto fits = check_bytes(from, weight.tensor, from.n_expert); !fits) return fits;
     if (ggml_backend_tensor_alloc(*buffer, weight.tensor, file.data() + from.offset) != GGML_STATUS_SUCCESS) {
       return fail(ErrorKind::internal, "the engine refused to map '{}'", from.name);
@@ -199,17 +255,15 @@ class WeightLoader {
     return {};
   }
 
-  Result<> upload(const ExpertTensor& from, const FileMapping& file, const std::vector<Run>& runs, ggml_backend_buffer_type_t place,
-                  ExpertWeight& weight) {
+  Result<> upload(const ExpertTensor& from, ExpertLayer& layer, const Fill& fill, ggml_backend_buffer_type_t place, ExpertWeight& weight) {
     if (!from.is_bias && !multiplies(from, place)) {
       return fail(ErrorKind::invalid_input,
                   "the device {} cannot compute experts of type {} ('{}'): choose another --device, or requantise the model",
                   device_.description(), from.type_name, from.name);
     }
-    std::uint32_t n_held = 0;
-    for (const Run& run : runs) n_held += run.count;
+    const auto n_held = static_cast<std::uint32_t>(std::ranges::count_if(layer.local, [](std::int32_t at) { return at >= 0; }));
     weight.local_ids = true;
-    weight.tensor = describe(from, n_held);
+    weight.tensor = describe(from, layer, n_held);
     if (auto fits = check_bytes(from, weight.tensor, n_held); !fits) return fits;
     const std::size_t bytes = ggml_backend_buft_get_alloc_size(place, weight.tensor);
     BufferPtr buffer(ggml_backend_buft_alloc_buffer(place, bytes));
@@ -219,14 +273,24 @@ class WeightLoader {
                   device_.description());
     }
     ggml_backend_buffer_set_usage(buffer.get(), GGML_BACKEND_BUFFER_USAGE_WEIGHTS);
-    fill(from, file, runs, weight.tensor);
-    to_.buffers_.push_back(std::move(buffer));
+    if (auto filled = fill(from, layer, weight.tensor); !filled) return filled;
+    layer.buffers.push_back(std::move(buffer));
+    return {};
+  }
+
+  Result<> upload_from_file(const ExpertTensor& from, const FileMapping& file, const std::vector<Run>& runs,
+                            ggml_backend_buffer_type_t place, ExpertLayer& layer, ExpertWeight& weight) {
+    const Fill fill = [&](const ExpertTensor& tensor, const ExpertLayer&, ggml_tensor* to) {
+      fill_from_file(tensor, file, runs, to);
+      return Result<>();
+    };
+    if (auto done = upload(from, layer, fill, place, weight); !done) return done;
     for (const Run& run : runs) file.advise(from.offset + run.first * from.slice_bytes, run.count * from.slice_bytes, MADV_DONTNEED);
     return {};
   }
 
   /// In one piece, as repacking buffers want it; gathered first if the slices lie apart.
-  static void fill(const ExpertTensor& from, const FileMapping& file, const std::vector<Run>& runs, ggml_tensor* tensor) {
+  static void fill_from_file(const ExpertTensor& from, const FileMapping& file, const std::vector<Run>& runs, ggml_tensor* tensor) {
     const auto slices = [&](const Run& run) { return file.data() + from.offset + run.first * from.slice_bytes; };
     if (runs.size() == 1) {
       ggml_backend_tensor_set(tensor, slices(runs[0]), 0, ggml_nbytes(tensor));
@@ -244,7 +308,6 @@ class WeightLoader {
                 ggml_nbytes(tensor) / n);
   }
 
-  const Anatomy& anatomy_;
   const HostOptions& options_;
   const ExpertDevice& device_;
   ExpertWeights& to_;
@@ -253,8 +316,19 @@ class WeightLoader {
 
 Result<std::unique_ptr<ExpertWeights>> ExpertWeights::open(const Anatomy& anatomy, const HostOptions& options, const ExpertDevice& device) {
   auto weights = std::make_unique<ExpertWeights>();
-  if (auto loaded = WeightLoader(anatomy, options, device, *weights).load(); !loaded) return pass(loaded);
+  if (auto loaded = WeightLoader(options, device, *weights).load(anatomy); !loaded) return pass(loaded);
   return weights;
+}
+
+Result<> ExpertWeights::hold(const MoeLayer& layer, const wire::LayerHolding& experts, const SliceReader& read, const HostOptions& options,
+                             const ExpertDevice& device) {
+  return WeightLoader(options, device, *this).hold(layer, experts, read);
+}
+
+std::uint64_t ExpertWeights::held_bytes() const {
+  std::uint64_t bytes = 0;
+  for (const auto& [key, layer] : layers_) bytes += layer.bytes;
+  return bytes;
 }
 
 const ExpertLayer* ExpertWeights::find(LayerKey key) const {

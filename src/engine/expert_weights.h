@@ -30,6 +30,9 @@ struct ExpertLayer {
   std::uint32_t n_expert = 0;
   std::vector<std::int32_t> local;                           ///< by global expert number: place among the held ones, or -1
   std::map<std::string, ExpertWeight, std::less<>> weights;  ///< by role
+  ContextPtr context;                                        ///< of the tensors' descriptions
+  std::vector<BufferPtr> buffers;                            ///< of uploaded tensors
+  std::uint64_t bytes = 0;                                   ///< of held slices
 
   [[nodiscard]] bool holds(std::uint32_t expert) const { return expert < n_expert && local[expert] >= 0; }
 };
@@ -63,15 +66,15 @@ class ExpertWeights {
 
   [[nodiscard]] const ExpertLayer* find(LayerKey key) const;
   [[nodiscard]] std::vector<wire::LayerHolding> holdings() const;
-  [[nodiscard]] std::uint64_t held_bytes() const { return held_bytes_; }
+  [[nodiscard]] std::uint64_t held_bytes() const;
+  /// ExpertHost::hold(). Pointers to the layer's former weights end with it.
+  Result<> hold(const MoeLayer& layer, const wire::LayerHolding& experts, const SliceReader& read, const HostOptions& options,
+                const ExpertDevice& device);
 
  private:
   friend class WeightLoader;
   std::vector<std::unique_ptr<FileMapping>> files_;
-  ContextPtr context_;              ///< of the tensors' descriptions
-  std::vector<BufferPtr> buffers_;  ///< of uploaded tensors
   std::map<LayerKey, ExpertLayer> layers_;
-  std::uint64_t held_bytes_ = 0;
 };
 
 }  // namespace linkcpp::engine

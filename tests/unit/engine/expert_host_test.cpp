@@ -239,6 +239,73 @@ TEST_F(Host, RefusesToOpenWhatItCannot) {
   EXPECT_FALSE(ExpertHost::open(anatomy_, options));
 }
 
+/// Reads slices out of a model's file as a store would.
+SliceReader reader_of(const std::filesystem::path& path) {
+  return [path](const ExpertTensor& tensor, std::uint32_t expert, std::span<std::byte> to) -> Result<> {
+    std::ifstream in(path, std::ios::binary);
+    in.seekg(static_cast<std::streamoff>(tensor.offset + expert * tensor.slice_bytes));
+    if (!in.read(reinterpret_cast<char*>(to.data()), static_cast<std::streamsize>(to.size()))) return fail(ErrorKind::io, "cannot read");
+    return {};
+  };
+}
+
+wire::LayerHolding some(std::uint16_t layer, std::initializer_list<std::uint32_t> experts) {
+  wire::LayerHolding holding = wire::empty_holding(layer, 8);
+  for (const std::uint32_t e : experts) holding.add(e);
+  return holding;
+}
+
+void expect_same_rows(ExpertHost& a, ExpertHost& b, const ModelShape& shape, LayerKey layer) {
+  const Workload load(shape, 7, 3);
+  Share one(shape, load, [&](std::int32_t e) { return held(a, layer, e); });
+  Share two(shape, load, [&](std::int32_t e) { return held(b, layer, e); });
+  HostRequest first = one.request(shape, load, CombineMode::raw), second = two.request(shape, load, CombineMode::raw);
+  const auto done = a.run(test::make_program(shape), layer, {&first, 1}), also = b.run(test::make_program(shape), layer, {&second, 1});
+  ASSERT_TRUE(done) << done.error().message;
+  ASSERT_TRUE(also) << also.error().message;
+  ASSERT_FALSE(one.output.empty());
+  EXPECT_EQ(one.output, two.output);
+}
+
+TEST_F(Host, HoldsWhatArrivesLater) {
+  for (const bool repack : {false, true}) {
+    auto arriving = ExpertHost::open_empty({.repack = repack});
+    ASSERT_TRUE(arriving) << arriving.error().message;
+    EXPECT_TRUE((*arriving)->holdings().empty());
+    EXPECT_EQ((*arriving)->held_bytes(), 0u);
+    auto done = (*arriving)->hold(anatomy_.layers[1], some(1, {1, 3, 4, 5}), reader_of(path()));
+    ASSERT_TRUE(done) << done.error().message;
+    const auto mapped = open_host(anatomy_, {.repack = repack}, "L1:1,3-5");
+    EXPECT_EQ((*arriving)->held_bytes(), mapped->held_bytes());
+    expect_same_rows(**arriving, *mapped, shape_, 1);
+    EXPECT_FALSE((*arriving)->validate(program_, 0));
+  }
+}
+
+TEST_F(Host, TakesMoreOfALayerThanItHeld) {
+  auto arriving = ExpertHost::open_empty({});
+  ASSERT_TRUE(arriving);
+  ASSERT_TRUE((*arriving)->hold(anatomy_.layers[0], some(0, {2}), reader_of(path())));
+  expect_same_rows(**arriving, *open_host(anatomy_, {}, "L0:2"), shape_, 0);
+  ASSERT_TRUE((*arriving)->hold(anatomy_.layers[0], some(0, {0, 1, 2, 7}), reader_of(path())));
+  expect_same_rows(**arriving, *open_host(anatomy_, {}, "L0:0-2,7"), shape_, 0);
+}
+
+TEST_F(Host, KeepsALayerWhoseReplacementFails) {
+  auto arriving = ExpertHost::open_empty({});
+  ASSERT_TRUE(arriving);
+  ASSERT_TRUE((*arriving)->hold(anatomy_.layers[0], some(0, {2, 3}), reader_of(path())));
+  const auto failing = [](const ExpertTensor&, std::uint32_t, std::span<std::byte>) -> Result<> {
+    return fail(ErrorKind::io, "disk died");
+  };
+  auto done = (*arriving)->hold(anatomy_.layers[0], some(0, {0, 1}), failing);
+  ASSERT_FALSE(done);
+  EXPECT_EQ(done.error().message, "disk died");
+  expect_same_rows(**arriving, *open_host(anatomy_, {}, "L0:2-3"), shape_, 0);
+  EXPECT_FALSE((*arriving)->hold(anatomy_.layers[0], some(0, {}), failing));
+  EXPECT_FALSE((*arriving)->hold(anatomy_.layers[0], some(1, {1}), failing));
+}
+
 TEST_F(Host, RefusesRequestsOfTheWrongShape) {
   const auto host = open_host(anatomy_, {}, "0-5");
   const Workload load(shape_, 3, 1);

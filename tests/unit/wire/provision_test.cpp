@@ -56,7 +56,7 @@ TEST(AssignMessage, RefusesTooManySources) {
 }
 
 TEST(AssignMessage, RefusesAddressesThatSteerTerminals) {
-  for (const std::string url : {std::string(), std::string("http://a\x1b[2J"), std::string(max_url_bytes + 1, 'x')}) {
+  for (const std::string& url : {std::string(), std::string("http://a\x1b[2J"), std::string(max_url_bytes + 1, 'x')}) {
     Assign assign;
     assign.sources = {{url, {}}};
     EXPECT_THAT(refusal(decode_assign(encoded(assign))), HasSubstr("plain address"));
