@@ -70,7 +70,6 @@ class Plan {
     State state = State::pending;
     std::set<std::size_t> asked;       ///< in this round
     std::set<std::size_t> lied;        ///< never again
-    std::set<std::size_t> gave;        ///< have given bytes of what lies in the store
     std::optional<std::size_t> again;  ///< the source that is asked next, to find out whether it lies
     Time rest_until{};
     int rounds = 0;
