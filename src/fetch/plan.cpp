@@ -52,7 +52,8 @@ std::optional<std::size_t> Plan::choose(Slice& slice, Time now) {
     any = any || may(slice, i);
     if (!ready(i)) continue;
     const Source& source = sources_[i];
-    if (!best || source.tier < sources_[*best].tier || (source.tier == sources_[*best].tier && source.running < sources_[*best].running)) best = i;
+    if (!best || source.tier < sources_[*best].tier || (source.tier == sources_[*best].tier && source.running < sources_[*best].running))
+      best = i;
   }
   if (!any) end_round(slice, now);
   return best;

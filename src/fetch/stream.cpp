@@ -14,7 +14,6 @@
 namespace linkcpp::fetch {
 namespace {
 
-using Clock = std::chrono::steady_clock;
 constexpr std::size_t read_chunk = 256u << 10;
 constexpr std::size_t write_chunk = 256u << 10;
 
@@ -123,8 +122,8 @@ std::unique_ptr<Stream> plain_stream(std::unique_ptr<Socket> socket) { return st
 NodeStream::NodeStream(Socket& socket, std::unique_ptr<net::TlsSession> session)
     : socket_(socket), session_(std::move(session)), ciphertext_(read_chunk) {}
 
-Result<std::unique_ptr<NodeStream>> NodeStream::handshake(Socket& socket, std::shared_ptr<const net::TlsContext> context,
-                                                          net::TlsSide side, Milliseconds limit) {
+Result<std::unique_ptr<NodeStream>> NodeStream::handshake(Socket& socket, std::shared_ptr<const net::TlsContext> context, net::TlsSide side,
+                                                          Milliseconds limit) {
   auto session = net::TlsSession::create(std::move(context), side);
   if (!session) return pass(session);
   std::unique_ptr<NodeStream> stream(new NodeStream(socket, std::move(*session)));

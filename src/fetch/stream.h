@@ -17,6 +17,7 @@
 namespace linkcpp::fetch {
 
 using Milliseconds = std::chrono::milliseconds;
+using Clock = std::chrono::steady_clock;
 
 /// A TCP socket. Threading: shut() from any thread while the socket lives, all else from one.
 class Socket {

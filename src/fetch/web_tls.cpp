@@ -12,7 +12,6 @@ namespace linkcpp::fetch {
 namespace {
 
 using Ssl = std::unique_ptr<SSL, void (*)(SSL*)>;
-using Clock = std::chrono::steady_clock;
 
 std::string tls_reason() {
   const unsigned long code = ERR_peek_last_error();
@@ -54,7 +53,8 @@ class WebStream final : public Stream {
       const int why = SSL_get_error(ssl_.get(), rc);
       if (total > 0) return total;
       if (why == SSL_ERROR_ZERO_RETURN) return 0;
-      if (why != SSL_ERROR_WANT_READ && why != SSL_ERROR_WANT_WRITE) return fail(ErrorKind::unavailable, "the TLS connection broke: {}", tls_reason());
+      if (why != SSL_ERROR_WANT_READ && why != SSL_ERROR_WANT_WRITE)
+        return fail(ErrorKind::unavailable, "the TLS connection broke: {}", tls_reason());
       if (auto ready = socket_->wait(why == SSL_ERROR_WANT_WRITE, limit); !ready) return pass(ready);
     }
   }
@@ -69,7 +69,8 @@ class WebStream final : public Stream {
         continue;
       }
       const int why = SSL_get_error(ssl_.get(), rc);
-      if (why != SSL_ERROR_WANT_READ && why != SSL_ERROR_WANT_WRITE) return fail(ErrorKind::unavailable, "the TLS connection broke: {}", tls_reason());
+      if (why != SSL_ERROR_WANT_READ && why != SSL_ERROR_WANT_WRITE)
+        return fail(ErrorKind::unavailable, "the TLS connection broke: {}", tls_reason());
       if (auto ready = socket_->wait(why == SSL_ERROR_WANT_WRITE, limit); !ready) return ready;
     }
     return {};
@@ -108,7 +109,8 @@ Result<Ssl> client_of(const std::string& host, int fd) {
   X509_VERIFY_PARAM* rules = SSL_get0_param(ssl.get());
   if (X509_VERIFY_PARAM_set1_ip_asc(rules, host.c_str()) != 1) {  // no numeric address: a name
     X509_VERIFY_PARAM_set_hostflags(rules, X509_CHECK_FLAG_NO_PARTIAL_WILDCARDS);
-    if (X509_VERIFY_PARAM_set1_host(rules, host.c_str(), host.size()) != 1) return fail(ErrorKind::invalid_input, "'{}' is not a host name", host);
+    if (X509_VERIFY_PARAM_set1_host(rules, host.c_str(), host.size()) != 1)
+      return fail(ErrorKind::invalid_input, "'{}' is not a host name", host);
     SSL_set_tlsext_host_name(ssl.get(), host.c_str());
   }
   ERR_clear_error();

@@ -146,7 +146,8 @@ class WholeObject final : public Incoming {
 
 }  // namespace
 
-TrailingHash::TrailingHash(const File& file, std::filesystem::path path) : file_(file), path_(std::move(path)), thread_([this] { run(); }) {}
+TrailingHash::TrailingHash(const File& file, std::filesystem::path path)
+    : file_(file), path_(std::move(path)), thread_([this] { run(); }) {}
 
 TrailingHash::~TrailingHash() {
   {

@@ -61,7 +61,8 @@ class GgufSource final : public SliceSource {
       if (cancelled_) return cancelled();
       block.assign(static_cast<std::size_t>(std::min<std::uint64_t>(read_block, wanted.bytes - offset)), std::byte{0});  // gaps are zeros
       for (const auto& piece : pieces_of(*layer, wanted.key.expert, offset, block.size())) {
-        const auto to = std::span(block).subspan(static_cast<std::size_t>(piece.object_offset - offset), static_cast<std::size_t>(piece.bytes));
+        const auto to =
+            std::span(block).subspan(static_cast<std::size_t>(piece.object_offset - offset), static_cast<std::size_t>(piece.bytes));
         if (auto read = read_at(files_[piece.file], piece.file_offset, to, paths_[piece.file]); !read) return read;
       }
       if (auto taken = sink(block); !taken) return taken;

@@ -116,7 +116,8 @@ class FolderStore final : public Store {
     if (*bytes > max_index_bytes) return fail(ErrorKind::invalid_input, "{} is too large for a slice index", path.string());
     std::string text(*bytes, '\0');
     if (auto read = read_at(*file, 0, std::as_writable_bytes(std::span(text)), path); !read) return pass(read);
-    if (index_digest(text) != digest) return fail(ErrorKind::invalid_input, "{} was damaged: its digest is wrong; remove it", path.string());
+    if (index_digest(text) != digest)
+      return fail(ErrorKind::invalid_input, "{} was damaged: its digest is wrong; remove it", path.string());
     return text;
   }
 
