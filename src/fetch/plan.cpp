@@ -131,10 +131,13 @@ std::optional<Plan::Time> Plan::wake() const {
   for (std::size_t i = first_; i < slices_.size(); ++i) {
     const Slice& slice = slices_[i];
     if (slice.state != State::pending) continue;
-    if (slice.rest_until > Time{}) offer(slice.rest_until);
+    bool any = false;
     for (std::size_t s = 0; s < sources_.size(); ++s) {
-      if (may(slice, s)) offer(std::max(slice.rest_until, sources_[s].rest_until));
+      if (!may(slice, s)) continue;
+      any = true;
+      offer(std::max(slice.rest_until, sources_[s].rest_until));
     }
+    if (!any) offer(slice.rest_until);  // its round ends then
   }
   return first;
 }
