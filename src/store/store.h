@@ -36,11 +36,15 @@ class Incoming {
   virtual void discard() = 0;
 };
 
+struct StoreOptions {
+  std::uint64_t reserve_bytes = 64u << 20;  ///< of the file system that stay free: an object that would take them is not begun
+};
+
 /// Threading: all functions from any thread; several processes may share a folder.
 class Store {
  public:
   /// Makes the folder if it does not exist. Fails with `io`, naming the folder.
-  static Result<std::unique_ptr<Store>> open(const std::filesystem::path& folder);
+  static Result<std::unique_ptr<Store>> open(const std::filesystem::path& folder, StoreOptions options = {});
   virtual ~Store() = default;
 
   [[nodiscard]] virtual const std::filesystem::path& folder() const = 0;
