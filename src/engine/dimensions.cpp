@@ -39,12 +39,14 @@ std::optional<ggml_type> type_of_name(std::string_view name) {
   return std::nullopt;
 }
 
+bool is_control(char c) { return static_cast<unsigned char>(c) < 0x20 || c == 0x7F; }
+
 class DimensionsReader {
  public:
   explicit DimensionsReader(std::string_view file) : file_(file) {}
 
   Result<Dimensions> read(const json& root) {
-    if (!root.is_object()) return bad("is not a JSON object of dimensions; models/dimensions/README.md shows one.");
+    if (!root.is_object()) return bad("is no JSON object of dimensions; models/dimensions/README.md describes them.");
     root_ = &root;
     for (const auto step :
          {&DimensionsReader::read_keys, &DimensionsReader::read_texts, &DimensionsReader::read_counts, &DimensionsReader::read_layers,
@@ -84,7 +86,8 @@ class DimensionsReader {
     }
     if (!at->is_string()) return bad("has \"{}\" = {}, which is no text.", key, short_dump(*at));
     auto value = at->get<std::string>();
-    if (value.empty() || value.size() > 2000 || shown(value) != value) return bad("has an empty, too long or unreadable \"{}\".", key);
+    if (value.empty() || value.size() > 2000 || std::ranges::any_of(value, is_control))
+      return bad("has an empty, too long or unreadable \"{}\".", key);
     return value;
   }
 
@@ -95,10 +98,10 @@ class DimensionsReader {
       if (otherwise) return *otherwise;
       return bad("misses \"{}\".", key);
     }
-    return number(*at, key, least, most);
+    return bounded(*at, key, least, most);
   }
 
-  Result<std::uint64_t> number(const json& value, std::string_view what, std::uint64_t least, std::uint64_t most) const {
+  Result<std::uint64_t> bounded(const json& value, std::string_view what, std::uint64_t least, std::uint64_t most) const {
     if (!value.is_number_unsigned()) return bad("has \"{}\" = {}, which is no whole number.", what, short_dump(value));
     const auto n = value.get<std::uint64_t>();
     if (n < least || n > most) return bad("has \"{}\" = {}, outside {} to {}.", what, n, least, most);
@@ -166,7 +169,7 @@ class DimensionsReader {
     const auto at = root_->find("moe_layers");
     if (at != root_->end() && at->is_array()) {
       for (const json& value : *at) {
-        auto layer = number(value, "moe_layers", 0, n_layer - 1);
+        auto layer = bounded(value, "moe_layers", 0, n_layer - 1);
         if (!layer) return pass(layer);
         if (!moe_layers_.insert(static_cast<LayerKey>(*layer)).second) return bad("names layer {} twice in \"moe_layers\".", *layer);
       }
@@ -273,7 +276,7 @@ class DimensionsReader {
       return bad("has no \"shape\": [elements a row, rows] for \"{}\" in \"backbone\".", *what);
     std::array<std::uint64_t, 2> ne{1, 1};
     for (std::size_t i = 0; i < shape->size(); ++i) {
-      auto n = number((*shape)[i], *what, 1, UINT32_MAX);
+      auto n = bounded((*shape)[i], *what, 1, UINT32_MAX);
       if (!n) return pass(n);
       ne[i] = *n;
     }
