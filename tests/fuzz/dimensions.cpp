@@ -1,6 +1,7 @@
 // Fuzzes the reader of model dimensions: any text is read or refused, and what is accepted adds up.
 #include "engine/dimensions.h"
 
+#include <cstddef>
 #include <cstdint>
 #include <string_view>
 
@@ -21,7 +22,7 @@ constexpr std::string_view seed =
 
 extern "C" int LLVMFuzzerInitialize(int*, char***) {
   require(linkcpp::engine::parse_dimensions(seed, "seed").has_value(), "the seed is accepted");
-  const auto* data = reinterpret_cast<const std::uint8_t*>(seed.data());
+  const auto* data = reinterpret_cast<const std::byte*>(seed.data());
   linkcpp::fuzz::SeedFolder().add("dimensions", linkcpp::Bytes(data, data + seed.size()));
   return 0;
 }
