@@ -5,10 +5,12 @@
 #include <format>
 #include <memory>
 #include <nlohmann/json.hpp>
+#include <optional>
 
 #include "cli/command.h"
 #include "engine/anatomy.h"
 #include "engine/byte_account.h"
+#include "engine/dimensions.h"
 #include "serve/text.h"
 
 namespace linkcpp::cli {
@@ -23,6 +25,12 @@ struct InspectOptions {
 
 constexpr double gib = 1024.0 * 1024 * 1024;
 constexpr std::array modes{wire::CombineMode::raw, wire::CombineMode::sum};
+
+/// What is inspected: the anatomy of a GGUF, or one made of dimensions.
+struct Subject {
+  engine::Anatomy anatomy;
+  std::optional<engine::Dimensions> dimensions;  ///< its anatomy is moved out
+};
 
 using Rows = std::vector<std::vector<std::string>>;
 
@@ -134,16 +142,28 @@ void print_indented(const Rows& rows) {
 void print_model(const engine::Anatomy& anatomy) {
   std::printf("%s\n", serve::printable(anatomy.name.empty() ? anatomy.files[0].filename().string() : anatomy.name).c_str());
   print_line("architecture", anatomy.architecture);
-  print_line("files", anatomy.files.size() == 1 ? anatomy.files[0].string()
-                                                : std::format("{} parts, {} ...", anatomy.files.size(), anatomy.files[0].string()));
+  if (!anatomy.files.empty())
+    print_line("files", anatomy.files.size() == 1 ? anatomy.files[0].string()
+                                                  : std::format("{} parts, {} ...", anatomy.files.size(), anatomy.files[0].string()));
   const std::size_t moe = moe_blocks(anatomy);
   print_line("layers", std::format("{}: {} with experts, {} dense", anatomy.n_layer, moe, anatomy.n_layer - moe));
   print_line("experts", std::format("{} a layer, top {} used a token{}", most_experts(anatomy), anatomy.top_k,
                                     anatomy.layers.size() > moe ? "; some layers have a second set" : ""));
   print_line("shared expert", anatomy.shared_expert ? "yes (stays on the backbone, runs while the workers compute)" : "no");
   print_line("hidden state", plural(anatomy.n_embd, "element"));
-  print_line("digest", wire::to_hex(anatomy.digest));
+  if (!anatomy.files.empty()) print_line("digest", wire::to_hex(anatomy.digest));
 }
+
+void print_dimensions(const engine::Dimensions& dimensions, const std::string& file) {
+  const auto billions = [](std::uint64_t n) { return std::format("{:.1f} billion", static_cast<double>(n) / 1e9); };
+  print_line("dimensions", file + " (no weights; the types are those that it assumes)");
+  print_line("parameters", std::format("{} published, {} by these dimensions",
+                                       dimensions.published_parameters == 0 ? "none" : billions(dimensions.published_parameters),
+                                       dimensions.parameters == 0 ? "not countable (no backbone)" : billions(dimensions.parameters)));
+}
+
+/// A GGUF always holds more than experts; dimensions may leave the rest out.
+bool knows_backbone(const engine::Anatomy& anatomy) { return anatomy.total_bytes > anatomy.expert_bytes; }
 
 void print_weights(const engine::Anatomy& anatomy) {
   const auto percent = [&](std::uint64_t bytes) {
@@ -152,6 +172,11 @@ void print_weights(const engine::Anatomy& anatomy) {
   };
   std::printf("\nWeights\n");
   print_line("one expert", range_text(expert_bytes(anatomy)));
+  if (!knows_backbone(anatomy)) {
+    print_line("all experts", serve::human_bytes(static_cast<double>(anatomy.expert_bytes)) + ": " + types_text(anatomy.expert_types));
+    print_line("backbone", "not known: the file does not list its matrices");
+    return;
+  }
   print_line("all experts", percent(anatomy.expert_bytes) + ": " + types_text(anatomy.expert_types));
   print_line("backbone", percent(anatomy.total_bytes - anatomy.expert_bytes) + ": " + types_text(anatomy.backbone_types));
 }
@@ -244,7 +269,14 @@ nlohmann::json wire_json(const engine::Anatomy& anatomy, const InspectOptions& o
   return rows;
 }
 
-nlohmann::json to_json(const engine::Anatomy& anatomy, const InspectOptions& options) {
+/// Null for what dimensions do not tell.
+nlohmann::json parameters_json(const engine::Dimensions& dimensions) {
+  const auto given = [](std::uint64_t n) { return n == 0 ? nlohmann::json() : nlohmann::json(n); };
+  return {{"published", given(dimensions.published_parameters)}, {"computed", given(dimensions.parameters)}};
+}
+
+nlohmann::json to_json(const Subject& subject, const InspectOptions& options) {
+  const engine::Anatomy& anatomy = subject.anatomy;
   auto files = nlohmann::json::array();
   for (const auto& file : anatomy.files) files.push_back(file.string());
   auto holdings = nlohmann::json::array();
@@ -254,42 +286,59 @@ nlohmann::json to_json(const engine::Anatomy& anatomy, const InspectOptions& opt
         {{"memory_gib", budget}, {"experts_per_layer", held.experts}, {"bytes", held.bytes}, {"workers_to_cover", held.workers}});
   }
   const Range expert = expert_bytes(anatomy);
-  return {{"name", anatomy.name},
-          {"architecture", anatomy.architecture},
-          {"files", std::move(files)},
-          {"digest", wire::to_hex(anatomy.digest)},
-          {"layers", anatomy.n_layer},
-          {"moe_layers", moe_blocks(anatomy)},
-          {"experts", most_experts(anatomy)},
-          {"top_k", anatomy.top_k},
-          {"shared_expert", anatomy.shared_expert},
-          {"n_embd", anatomy.n_embd},
-          {"n_vocab", anatomy.n_vocab},
-          {"context_length", anatomy.context_length},
-          {"bytes",
-           {{"total", anatomy.total_bytes},
-            {"experts", anatomy.expert_bytes},
-            {"backbone", anatomy.total_bytes - anatomy.expert_bytes},
-            {"expert_min", expert.least},
-            {"expert_max", expert.most}}},
-          {"types", {{"experts", anatomy.expert_types}, {"backbone", anatomy.backbone_types}}},
-          {"holdings", std::move(holdings)},
-          {"wire", wire_json(anatomy, options)},
-          {"expert_layers", layers_json(anatomy)}};
+  const bool whole = knows_backbone(anatomy);
+  const auto if_whole = [&](std::uint64_t bytes) { return whole ? nlohmann::json(bytes) : nlohmann::json(); };
+  nlohmann::json all = {{"name", anatomy.name},
+                        {"architecture", anatomy.architecture},
+                        {"files", std::move(files)},
+                        {"digest", subject.dimensions ? nlohmann::json() : nlohmann::json(wire::to_hex(anatomy.digest))},
+                        {"layers", anatomy.n_layer},
+                        {"moe_layers", moe_blocks(anatomy)},
+                        {"experts", most_experts(anatomy)},
+                        {"top_k", anatomy.top_k},
+                        {"shared_expert", anatomy.shared_expert},
+                        {"n_embd", anatomy.n_embd},
+                        {"n_vocab", anatomy.n_vocab},
+                        {"context_length", anatomy.context_length},
+                        {"bytes",
+                         {{"total", if_whole(anatomy.total_bytes)},
+                          {"experts", anatomy.expert_bytes},
+                          {"backbone", if_whole(anatomy.total_bytes - anatomy.expert_bytes)},
+                          {"expert_min", expert.least},
+                          {"expert_max", expert.most}}},
+                        {"types", {{"experts", anatomy.expert_types}, {"backbone", anatomy.backbone_types}}},
+                        {"holdings", std::move(holdings)},
+                        {"wire", wire_json(anatomy, options)},
+                        {"expert_layers", layers_json(anatomy)}};
+  if (subject.dimensions) all["parameters"] = parameters_json(*subject.dimensions);
+  return all;
+}
+
+Result<Subject> read_subject(const std::filesystem::path& file) {
+  if (file.extension() == ".json") {
+    auto dimensions = engine::read_dimensions(file);
+    if (!dimensions) return pass(dimensions);
+    engine::Anatomy anatomy = std::move(dimensions->anatomy);
+    return Subject{std::move(anatomy), std::move(*dimensions)};
+  }
+  auto anatomy = engine::read_anatomy(file);
+  if (!anatomy) return pass(anatomy);
+  return Subject{std::move(*anatomy), std::nullopt};
 }
 
 int run(const InspectOptions& options) {
-  const auto anatomy = engine::read_anatomy(options.file);
-  if (!anatomy) return report(anatomy.error());
+  const auto subject = read_subject(options.file);
+  if (!subject) return report(subject.error());
   if (options.json) {
     // Names come from the file and need not be UTF-8.
-    std::printf("%s\n", to_json(*anatomy, options).dump(2, ' ', false, nlohmann::json::error_handler_t::replace).c_str());
+    std::printf("%s\n", to_json(*subject, options).dump(2, ' ', false, nlohmann::json::error_handler_t::replace).c_str());
     return 0;
   }
-  print_model(*anatomy);
-  print_weights(*anatomy);
-  print_holdings(*anatomy, options);
-  print_wire(*anatomy, options);
+  print_model(subject->anatomy);
+  if (subject->dimensions) print_dimensions(*subject->dimensions, options.file);
+  print_weights(subject->anatomy);
+  print_holdings(subject->anatomy, options);
+  print_wire(subject->anatomy, options);
   return 0;
 }
 
@@ -298,7 +347,9 @@ int run(const InspectOptions& options) {
 void setup_inspect(CLI::App& root, Action& chosen) {
   auto options = std::make_shared<InspectOptions>();
   auto* command = root.add_subcommand("inspect", "Show a model's experts: how many, how heavy, and what they cost on the wire");
-  command->add_option("file", options->file, "GGUF file; of a model in several parts, any part")->required()->envname("LINKCPP_MODEL");
+  command->add_option("file", options->file, "GGUF file (of a model in several parts, any part), or a .json file of dimensions")
+      ->required()
+      ->envname("LINKCPP_MODEL");
   command->add_option("--workers", options->workers, "Also calculate the bytes for so many touched workers (1 and 2 are always shown)")
       ->check(CLI::Range(1u, 65535u))
       ->capture_default_str();
@@ -314,6 +365,7 @@ void setup_inspect(CLI::App& root, Action& chosen) {
       "Reads the header, the routers and samples of the experts; nothing is loaded. Examples:\n"
       "  linkcpp inspect model.gguf                       the whole page\n"
       "  linkcpp inspect big-00001-of-00009.gguf          a model in parts: all parts are found and checked\n"
+      "  linkcpp inspect models/dimensions/kimi-k3.json   a model that is not here, from its dimensions\n"
       "  linkcpp inspect model.gguf --memory 12 --memory 80   can these two machines hold a useful share?\n"
       "  linkcpp inspect model.gguf --json | jq '.wire[] | select(.mode == \"sum\")'\n"
       "A dense model (without routed experts) is refused: there is nothing to hand out.");
