@@ -348,6 +348,21 @@ Result<Anatomy> read_anatomy(const std::filesystem::path& path) {
   return Builder(std::move(*parts)).build();
 }
 
+std::optional<int> type_by_name(std::string_view name) {
+  for (int type = 0; type < GGML_TYPE_COUNT; ++type) {
+    const char* known = ggml_type_name(static_cast<ggml_type>(type));
+    if (known != nullptr && name == known && ggml_blck_size(static_cast<ggml_type>(type)) > 0) return type;
+  }
+  return std::nullopt;
+}
+
+std::uint64_t slice_bytes_of(const ExpertTensor& tensor) {
+  const auto type = static_cast<ggml_type>(tensor.type);
+  const std::int64_t row = tensor.is_bias ? tensor.n_out : tensor.n_in, rows = tensor.is_bias ? 1 : tensor.n_out;
+  if (row <= 0 || rows <= 0 || row > max_row || rows > max_row || row % ggml_blck_size(type) != 0) return 0;
+  return ggml_row_size(type, row) * static_cast<std::uint64_t>(rows);
+}
+
 std::string engine_version() { return std::string("ggml ") + ggml_version(); }
 
 }  // namespace linkcpp::engine

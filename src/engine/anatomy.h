@@ -84,6 +84,11 @@ struct Anatomy {
 /// names the file and what is wrong: not a GGUF, truncated (which bytes are missing), parts missing or foreign, no experts.
 Result<Anatomy> read_anatomy(const std::filesystem::path& path);
 
+/// The engine's number of a tensor type by its name ("q4_K"); none if it does not know it.
+std::optional<int> type_by_name(std::string_view name);
+/// Bytes of one expert's slice by the tensor's type and shape; 0 if rows of n_in are not whole blocks of the type, or a number is absurd.
+std::uint64_t slice_bytes_of(const ExpertTensor& tensor);
+
 /// Version of the engine this program runs on, for example "ggml 0.27.0".
 std::string engine_version();
 

@@ -26,7 +26,7 @@ Result<Offer> decode_offer(ByteSpan body);
 inline constexpr std::size_t max_sources = 256;
 inline constexpr std::size_t max_url_bytes = 2048;
 
-/// Where slices can be had. "node://HOST:PORT" is a node that proves to be the owner of `key`; with an empty HOST it is the backbone
+/// Where slices can be had. "lks://HOST:PORT" is a node that proves to be the owner of `key`; with an empty HOST it is the backbone
 /// itself, at the address that the worker reached it by. "http://…" and "https://…" are web servers (key is zeros).
 struct SliceSourceAddress {
   std::string url;

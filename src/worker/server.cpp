@@ -10,7 +10,9 @@
 #include <unordered_map>
 #include <utility>
 
+#include "dispatch/dispatcher.h"
 #include "net/driver.h"
+#include "net/endpoint.h"
 #include "worker/compute.h"
 #include "worker/delay_line.h"
 #include "worker/job_queue.h"
@@ -21,6 +23,7 @@ namespace {
 
 using Clock = std::chrono::steady_clock;
 constexpr auto report_period = std::chrono::minutes(1);
+constexpr auto progress_period = std::chrono::seconds(1);
 constexpr auto look_around = std::chrono::milliseconds(20);  // while draining
 constexpr auto farewell = std::chrono::milliseconds(1'500);  // for links to close
 constexpr std::size_t forget_programs_above = 1024;          // when to look for shared programs that no link uses any more
@@ -37,8 +40,10 @@ class ExpertServer final : public Server {
         outward_(driver_.context(), options_.delay / 2) {}
 
   ~ExpertServer() override {
+    provisioner_.reset();  // before the driver, which it wakes
     driver_.run_exclusive([this] {
       closing_ = true;
+      provision_timer_.cancel();
       signals_.cancel();
       report_timer_.cancel();
       redial_timer_.cancel();
@@ -54,12 +59,18 @@ class ExpertServer final : public Server {
 
   Result<> start() {
     Result<> result;
+    if (options_.provision) {
+      auto provisioner = Provisioner::open(*options_.provision, [this] { driver_.run_exclusive([this] { layers_wait_ = true; }); });
+      if (!provisioner) return pass(provisioner);
+      provisioner_ = std::move(*provisioner);
+    }
     driver_.run_exclusive([&] {
       result = listen();
       if (!result) return;
       dial();
       await_signal();
       schedule_report();
+      if (provisioner_) schedule_progress();
     });
     return result;
   }
@@ -89,7 +100,9 @@ class ExpertServer final : public Server {
     Scratch scratch;
     while (!finished()) {
       const auto wake = Clock::now() + (draining_ ? look_around : std::chrono::seconds(1));
-      if (!driver_.run_until([this] { return !queue_.empty() || ended_ || draining_ != was_draining_; }, wake)) continue;
+      const auto due = [this] { return !queue_.empty() || layers_wait_ || ended_ || draining_ != was_draining_; };
+      if (!driver_.run_until(due, wake)) continue;
+      take_up_layers();
       std::vector<Job> batch;
       driver_.run_exclusive([&] {
         was_draining_ = draining_;
@@ -161,14 +174,21 @@ class ExpertServer final : public Server {
     hello.device = host_->device_description().substr(0, wire::max_name_bytes);
     hello.n_threads = static_cast<std::uint16_t>(host_->n_threads());
     hello.row_types = (1u << wire::row_type_count) - 1;
-    hello.model = options_.model;
-    hello.holdings = host_->holdings();
+    hello.model = model();
+    hello.holdings = provisioner_ ? announced_ : host_->holdings();
     return hello;
+  }
+
+  /// Zeros while nothing is held that was assigned.
+  [[nodiscard]] wire::Digest model() const {
+    if (!provisioner_) return options_.model;
+    const auto assigned = provisioner_->model();
+    return assigned && !announced_.empty() ? *assigned : wire::Digest{};
   }
 
   void on_frame(const SessionPtr& session, const wire::FrameView& frame) {
     using enum wire::FrameType;
-    if (!session->admitted && (frame.header.type == program || frame.header.type == dispatch))
+    if (!session->admitted && (frame.header.type == program || frame.header.type == dispatch || frame.header.type == assign))
       return violation(session, "work before the welcome");
     switch (frame.header.type) {
       case welcome:
@@ -179,6 +199,8 @@ class ExpertServer final : public Server {
         return on_program(session, frame);
       case dispatch:
         return on_dispatch(session, frame);
+      case assign:
+        return on_assign(session, frame.body);
       default:
         return violation(session, "a frame of a type that backbones do not send");
     }
@@ -190,6 +212,10 @@ class ExpertServer final : public Server {
     last_failure_.clear();
     spdlog::info("joined backbone {} at {}", net::short_name(session->link->peer()), session->link->endpoint());
     if (draining_) session->link->send(wire::make_frame(wire::FrameType::drain, 0, {}));
+    if (!provisioner_ || draining_) return;
+    Bytes body;
+    wire::encode(provisioner_->offer(), body);
+    session->link->send(wire::make_frame(wire::FrameType::offer, 0, body));
   }
 
   void on_refuse(const SessionPtr& session, ByteSpan body) {
@@ -237,6 +263,78 @@ class ExpertServer final : public Server {
     if (error.message == last_failure_) return;
     last_failure_ = error.message;
     spdlog::warn("cannot reach the backbone yet: {}; trying again", error.message);
+  }
+
+  // ---- provisioning ----------------------------------------------------------------------------------------------------
+
+  void on_assign(const SessionPtr& session, ByteSpan body) {
+    if (!provisioner_) return violation(session, "an assignment, though this worker offered nothing");
+    auto assign = wire::decode_assign(body);
+    if (!assign) return violation(session, assign.error().message);
+    if (const auto held = provisioner_->model(); held && *held != assign->model) {
+      return refuse(session, {ErrorKind::incompatible,
+                              "this worker was given experts of another model: restart it to change models, or run one worker a model"});
+    }
+    const auto peer = net::parse_endpoint(session->link->endpoint());
+    const std::size_t urgent = dispatch::describe(assign->urgent).size();
+    spdlog::info("assigned: {}{}{}", dispatch::describe(assign->urgent), urgent != 0 && !assign->spare.empty() ? "; replicas: " : "",
+                 dispatch::describe(assign->spare));
+    provisioner_->assign(std::move(*assign), peer ? peer->host : "", session->link->peer());
+  }
+
+  /// On the compute thread, which alone uses the host.
+  void take_up_layers() {
+    if (!provisioner_) return;
+    driver_.run_exclusive([this] { layers_wait_ = false; });
+    bool changed = false;
+    while (auto arrived = provisioner_->take()) {
+      if (auto held = host_->hold(arrived->layer, arrived->experts, arrived->read); !held) {
+        spdlog::error("layer {} cannot be held: {}", arrived->layer.key, held.error().message);
+        continue;
+      }
+      changed = true;
+    }
+    if (!changed) return;
+    driver_.run_exclusive([this] {
+      announced_ = host_->holdings();
+      announce(provisioner_->progress());
+    });
+  }
+
+  /// What is held and how far the rest is. Holdings are the compute thread's: `announced_` is a copy.
+  void announce(const ProvisionProgress& progress) {
+    Bytes body;
+    wire::encode(wire::Holds{progress.bytes, progress.bytes_wanted, announced_}, body);
+    for (const SessionPtr& session : sessions_) {
+      if (session->admitted && !session->over) session->link->send(wire::make_frame(wire::FrameType::holds, 0, body));
+    }
+  }
+
+  /// Says how far it is, here and to the backbones, while slices arrive.
+  void schedule_progress() {
+    provision_timer_.expires_after(progress_period);
+    provision_timer_.async_wait([this](const boost::system::error_code& error) {
+      if (error || closing_) return;
+      show_progress();
+      schedule_progress();
+    });
+  }
+
+  void show_progress() {
+    const ProvisionProgress progress = provisioner_->progress();
+    if (progress.bytes_wanted == 0 || progress.bytes == shown_bytes_) return;
+    shown_bytes_ = progress.bytes;
+    const double percent = 100.0 * static_cast<double>(progress.bytes) / static_cast<double>(progress.bytes_wanted);
+    const int full = static_cast<int>(percent / 5);
+    std::string rest;
+    if (progress.bytes == progress.bytes_wanted) {
+      rest = std::format(", all there; {:.1f} MB were fetched", static_cast<double>(progress.fetched) / 1e6);
+    } else if (progress.seconds_left >= 0) {
+      rest = std::format(", {:.1f} MB/s, {:.0f} s left", progress.bytes_per_second / 1e6, progress.seconds_left);
+    }
+    spdlog::info("slices [{}{}] {:.0f} % of {:.1f} MB{}", std::string(static_cast<std::size_t>(full), '#'),
+                 std::string(static_cast<std::size_t>(20 - full), '.'), percent, static_cast<double>(progress.bytes_wanted) / 1e6, rest);
+    announce(progress);
   }
 
   // ---- requests --------------------------------------------------------------------------------------------------------
@@ -394,15 +492,19 @@ class ExpertServer final : public Server {
   std::string last_failure_;
   Clock::time_point last_request_{}, drain_since_{};
   bool closing_ = false, was_draining_ = false;
+  bool layers_wait_ = false;                   ///< the provisioner has something
+  std::vector<wire::LayerHolding> announced_;  ///< what was provisioned and is held
+  std::uint64_t shown_bytes_ = 0;
   std::atomic<bool> draining_{false}, ended_{false};
 
   // Last, so that no handler runs once the members above go.
   net::Driver driver_;
   DelayLine inward_, outward_;
   boost::asio::signal_set signals_{driver_.context(), SIGTERM, SIGINT};
-  boost::asio::steady_timer report_timer_{driver_.context()}, redial_timer_{driver_.context()};
+  boost::asio::steady_timer report_timer_{driver_.context()}, redial_timer_{driver_.context()}, provision_timer_{driver_.context()};
   std::unique_ptr<net::Listener> listener_;
   std::unique_ptr<net::Dialer> dialer_;
+  std::unique_ptr<Provisioner> provisioner_;
 };
 
 }  // namespace

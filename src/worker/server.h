@@ -12,6 +12,7 @@
 #include "engine/expert_host.h"
 #include "net/token.h"
 #include "net/transport.h"
+#include "worker/provisioner.h"
 
 namespace linkcpp::worker {
 
@@ -21,7 +22,8 @@ struct ServerOptions {
   std::vector<std::string> dial;  ///< addresses of the backbone; empty: only listen
   net::Identity identity;
   net::JoinToken token;
-  wire::Digest model{};
+  wire::Digest model{};                       ///< whose experts the host holds; zeros if they are to be provisioned
+  std::optional<ProvisionOptions> provision;  ///< experts are assigned by the backbone and fetched
   net::LinkKnobs link;
   std::chrono::milliseconds welcome_deadline{10'000};  ///< from hello to the backbone's answer
   std::chrono::milliseconds drain_grace{2'000};  ///< after SIGTERM: how long new requests are still taken; what waits is always answered

@@ -96,7 +96,7 @@ inline Assign sample_assign() {
   assign.index.fill(0x22);
   assign.urgent = {{0, 64, {~std::uint64_t{0}}}};
   assign.spare = {{0, 64, {0}}, {7, 3, {5}}};
-  assign.sources = {{"node://:7103", {}}, {"https://example.org/modèle/", {}}};
+  assign.sources = {{"lks://:7103", {}}, {"https://example.org/modèle/", {}}};
   assign.sources[0].key.fill(0x33);
   return assign;
 }
