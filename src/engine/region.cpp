@@ -498,6 +498,19 @@ class Planner {
     if (s != none && owner_[s] != none && drafts_[owner_[s]].output == s) combine_at[owner_[s]] = std::min(combine_at[owner_[s]], at);
   }
 
+  /// Counted from what becomes of each node, not from what the search for regions meant to take.
+  void count_matmul(int i) {
+    if (node(i)->op != GGML_OP_MUL_MAT_ID || !computed(i)) return;
+    ++plan_.matmuls;
+    if (owner_[i] != none) {
+      ++plan_.dispatched;
+      return;
+    }
+    std::string_view name = node(i)->src[0]->name;
+    if (name.starts_with("blk.")) name.remove_prefix(std::min(name.size(), name.find('.', 4) + 1));
+    plan_.on_base.emplace_back(name);
+  }
+
   void emit(const std::vector<Timed>& timed) {
     std::size_t next = 0;
     std::uint32_t work = 0;
@@ -510,6 +523,7 @@ class Planner {
     };
     flush(none);
     for (int i = 0; i < graph_.n_nodes; ++i) {
+      count_matmul(i);
       if (owner_[i] == none) {
         plan_.base_nodes.push_back(node(i));
         plan_.work_before.push_back(work += is_view_op(node(i)->op) || !computed(i) ? 0 : 1);

@@ -54,6 +54,7 @@ void check_invariants(const MoeGraph& moe, const Plan& p) {
     }
   }
   EXPECT_THAT(stage, testing::Each(2));
+  EXPECT_EQ(p.matmuls, p.dispatched + p.on_base.size());
   for (const Region& region : p.regions) EXPECT_TRUE(wire::check_program(region.program).has_value());
   EXPECT_GT(ggml_graph_n_nodes(moe.graph), 0);
 }
@@ -209,6 +210,17 @@ TEST(Region, OtherTensorsWithExpertsAreLeftAlone) {
   EXPECT_EQ(p.error, "");
   EXPECT_TRUE(p.regions.empty());
   EXPECT_EQ(p.base_nodes.size(), static_cast<std::size_t>(ggml_graph_n_nodes(moe.graph)));
+}
+
+TEST(Region, EveryStackedMatmulIsCountedWhereItIsComputed) {
+  const Plan all = plan(build_moe_graph({.n_layers = 3}));
+  EXPECT_EQ(all.matmuls, 9);
+  EXPECT_EQ(all.dispatched, 9);
+  EXPECT_TRUE(all.on_base.empty());
+  const Plan none = plan(build_moe_graph({.suffix = "vexps"}));
+  EXPECT_EQ(none.matmuls, 3);
+  EXPECT_EQ(none.dispatched, 0);
+  EXPECT_THAT(none.on_base, testing::UnorderedElementsAre("ffn_up_vexps.weight", "ffn_gate_vexps.weight", "ffn_down_vexps.weight"));
 }
 
 TEST(Region, ExpertWeightOutsideOfARegionFailsLoudly) {

@@ -183,6 +183,23 @@ TEST(Runner, ModelWithOnlySomeMatricesRemote) {
   ASSERT_EQ(bench.run(runner), GGML_STATUS_SUCCESS) << runner.error();
   EXPECT_EQ(bench.output(), expected);
   EXPECT_EQ(service.begun, 1);
+  EXPECT_EQ(service.regions, 1);
+  EXPECT_EQ(service.matmuls, 3);
+  EXPECT_EQ(service.dispatched, 1);
+  EXPECT_THAT(service.on_base, testing::UnorderedElementsAre("ffn_gate_exps.weight", "ffn_down_exps.weight"));
+}
+
+TEST(Runner, GraphWhoseExpertsAllStayOnTheBaseIsReported) {
+  Bench bench({});
+  const Workers workers(bench.moe());
+  ReferenceService service = workers.service();
+  Runner runner(bench.base(), &service, [](const ExpertName&, const ggml_tensor&) { return false; }, {});
+  const std::vector<float> expected = bench.plain();
+  ASSERT_EQ(bench.run(runner), GGML_STATUS_SUCCESS);
+  EXPECT_EQ(bench.output(), expected);
+  EXPECT_EQ(service.begun, 0);
+  EXPECT_EQ(service.regions, 0);
+  EXPECT_EQ(service.on_base.size(), 3);
 }
 
 TEST(Runner, PlansAreCachedByGraphIdentity) {
