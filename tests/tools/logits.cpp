@@ -15,6 +15,8 @@
 #include <fstream>
 #include <memory>
 #include <nlohmann/json.hpp>
+#include <optional>
+#include <random>
 #include <span>
 #include <sstream>
 #include <stdexcept>
@@ -68,6 +70,7 @@ struct Target {
 
 struct RecordOptions {
   std::string text;
+  std::optional<std::uint32_t> random_tokens;  ///< seed; for models without a vocabulary
   Target target;
   std::vector<std::uint32_t> lengths{1, 7, 64, 512};
   std::uint32_t n_decode = 16, parallel = 4;
@@ -135,6 +138,13 @@ std::string read_text(const std::string& path) {
   return std::move(text).str();
 }
 
+std::vector<Token> random_tokens(std::uint32_t seed, std::uint32_t n, std::uint32_t n_vocab) {
+  std::mt19937 random(seed);
+  std::vector<Token> tokens(n);
+  for (Token& token : tokens) token = static_cast<Token>(random() % n_vocab);
+  return tokens;
+}
+
 std::string describe(const TextModelOptions& options, const char* what) {
   return Json{
       {"what", what}, {"model", options.path}, {"device", options.device}, {"repack", options.repack}, {"threads", options.n_threads}}
@@ -167,7 +177,8 @@ int record(const TextModelOptions& model, const RecordOptions& options) {
   wide.n_ctx = longest + options.n_decode + 64;
   wide.n_seq = std::max(1u, options.parallel);
   const auto engine = value(TextModel::load(wide));
-  const std::vector<Token> tokens = value(engine->tokenize(read_text(options.text)));
+  const std::vector<Token> tokens = options.random_tokens ? random_tokens(*options.random_tokens, longest, engine->n_vocab())
+                                                          : value(engine->tokenize(read_text(options.text)));
   if (tokens.size() < longest)
     throw std::runtime_error(std::format("the text has {} tokens, --lengths asks for {}", tokens.size(), longest));
   return with_sink(options.target, *engine, describe(model, "record"), [&](Sink& sink) {
@@ -244,7 +255,10 @@ int main(int argc, char** argv) {
   std::string a, b;
   auto* record_command = app.add_subcommand("record", "Prompts of several lengths, greedy decoding, several sequences in a batch");
   add_model_options(*record_command, model);
-  record_command->add_option("--text", recording.text, "Text whose beginning is the prompt")->required();
+  auto* prompt = record_command->add_option_group("prompt", "Where tokens come from");
+  prompt->add_option("--text", recording.text, "Text whose beginning is the prompt");
+  prompt->add_option("--random-tokens", recording.random_tokens, "Seed of random tokens, for models without a vocabulary");
+  prompt->require_option(1);
   record_command->add_option("--lengths", recording.lengths, "Prompt lengths in tokens")->delimiter(',')->capture_default_str();
   record_command->add_option("--n-decode", recording.n_decode, "Tokens to decode after each prompt")->capture_default_str();
   record_command->add_option("--parallel", recording.parallel, "Sequences in one batch; 1: none")
