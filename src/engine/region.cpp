@@ -228,12 +228,14 @@ class Planner {
     return t->type == GGML_TYPE_F32 && t->ne[1] == 1 && t->ne[2] == drafts_[d].ids->ne[1] && t->ne[3] == 1;
   }
 
-  /// A view of the same part of every row of one of the region's tensors (the halves of a merged gate_up).
+  /// A view of the same part of every row of one of the region's tensors (the halves of a merged gate_up). A view of whole rows is
+  /// none: with one token and one expert a token, that is how the only slot looks, and the sum over slots begins there.
   bool is_row_part(std::size_t d, const ggml_tensor* t) const {
     const ggml_tensor* from = t->src[0];
     const std::size_t offset = row_part_offset(t);
-    return is_pair_shape(d, t) && t->nb[1] == from->nb[1] && t->nb[2] == from->nb[2] && t->nb[0] == sizeof(float) &&
-           offset % sizeof(float) == 0 && offset / sizeof(float) + t->ne[0] <= static_cast<std::size_t>(from->ne[0]);
+    return is_pair_shape(d, t) && t->ne[0] < from->ne[0] && t->nb[1] == from->nb[1] && t->nb[2] == from->nb[2] &&
+           t->nb[0] == sizeof(float) && offset % sizeof(float) == 0 &&
+           offset / sizeof(float) + t->ne[0] <= static_cast<std::size_t>(from->ne[0]);
   }
   static std::size_t row_part_offset(const ggml_tensor* view) {
     const ggml_tensor* from = view->src[0];

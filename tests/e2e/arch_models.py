@@ -1,33 +1,52 @@
 """What archs.py runs: every mixture-of-experts architecture of the engine, and how its model with selective routing is made.
 
 A recipe may hold: template (the model of upstream's test to start from; default NAME-moe), upstream (False: that test has no such
-mixture-of-experts model), experts, top_k (values to run), type (of the experts' matrices), and options of widen_model: set, drop, add.
+mixture-of-experts model), experts, top_k (values to run), type (of the experts' matrices), embeddings (rows to compare are
+embeddings), lora (an adapter on experts is applied), and options of widen_model: arch, set, drop, add.
 """
 
 GROUPS = {"set": ["ARCH.expert_group_count=u32:4", "ARCH.expert_group_used_count=u32:2"]}
 
+
+def blocks(numbers, tensors):
+    """"NAME=SHAPE" of every block."""
+    return [f"blk.{n}.{tensor}" for n in numbers for tensor in tensors]
+
+
+ROUTER = ["ffn_gate_inp.weight=256xE"]
+EXPERTS = ["ffn_gate_exps.weight=256x384xE", "ffn_up_exps.weight=256x384xE", "ffn_down_exps.weight=384x256xE"]
+SHARED = ["ffn_gate_shexp.weight=256x384", "ffn_up_shexp.weight=256x384", "ffn_down_shexp.weight=384x256"]
+UNGATED = ["ffn_up_exps.weight=256x384xE", "ffn_down_exps.weight=384x256xE"]
+BIAS = ["exp_probs_b.bias=E"]
+
+
+def dense_ffn(numbers):
+    return [rf"blk\.({'|'.join(map(str, numbers))})\.ffn_(gate|up|down)\."]
+
+
 ARCHITECTURES = {
+    # Those of upstream's own test.
     "afmoe": {},
     "arctic": {},
     "bailingmoe": {},
-    "bailingmoe2": {},
+    "bailingmoe2": GROUPS,
     "bailingmoe3": {},
     "cohere2moe": {},
     "dbrx": {},
     "deepseek": {},
-    "deepseek2": {},
-    "deepseek32": {},
+    "deepseek2": GROUPS,
+    "deepseek32": GROUPS,
     "deepseek4": {},
-    "dots1": {},
+    "dots1": GROUPS,
     "dots3note": {},
     "ernie4_5-moe": {},
     "exaone-moe": {},
-    "glm-dsa": {},
-    "glm4moe": {},
+    "glm-dsa": GROUPS,
+    "glm4moe": GROUPS,
     "glm5-next": {},
     "gpt-oss": {},
-    "granite": {},
-    "granitemoe": {},
+    "granite": {"set": ["ARCH.residual_scale=f32:0.2"]},
+    "granitemoe": {"set": ["ARCH.residual_scale=f32:0.2"]},
     "grok": {},
     "grovemoe": {},
     "hunyuan-moe": {},
@@ -35,7 +54,7 @@ ARCHITECTURES = {
     "hy_v4": {},
     "k2-horizon": {},
     "kimi-k3": {},
-    "kimi-linear": {},
+    "kimi-linear": GROUPS,
     "laguna": {},
     "lfm2moe": {},
     "llada-moe": {},
@@ -61,6 +80,43 @@ ARCHITECTURES = {
     "qwen4exp": {},
     "rnd1": {},
     "smallthinker": {},
+
+    # What upstream's test leaves out, or cannot save, made from the formats' facts on the template of a relative.
+    "step35": {"upstream": False, "arch": "step35", "template": "qwen3moe-moe",
+               "set": ["ARCH.expert_shared_feed_forward_length=u32:384", "ARCH.attention.sliding_window=u32:16",
+                       "ARCH.attention.sliding_window_pattern=bools:0,1", "ARCH.swiglu_clamp_exp=f32s:0,0.05",
+                       "ARCH.swiglu_clamp_shexp=f32s:0,0.05", "ARCH.expert_weights_norm=bool:1", "ARCH.expert_weights_scale=f32:1.5"],
+               "add": blocks((0, 1), SHARED + BIAS + ["attn_gate.weight=256x2"])},
+    "nemotron_h_moe": {"upstream": False, "template": "nemotron_h_moe-dense", "drop": dense_ffn((2,)),
+                       "set": ["ARCH.expert_feed_forward_length=u32:384", "ARCH.expert_shared_feed_forward_length=u32:384",
+                               "ARCH.expert_shared_count=u32:1", "ARCH.expert_weights_norm=bool:1", "ARCH.expert_weights_scale=f32:2.5"],
+                       "add": blocks((2,), ROUTER + BIAS + UNGATED + SHARED[1:])},
+    "jamba": {"upstream": False, "template": "jamba-dense", "drop": dense_ffn((1,)), "add": blocks((1,), ROUTER + EXPERTS)},
+    "granitehybrid": {"upstream": False, "template": "granitehybrid-dense", "drop": dense_ffn((0, 1)),
+                      "set": ["ARCH.expert_shared_feed_forward_length=u32:384", "ARCH.residual_scale=f32:0.2"],
+                      "add": blocks((0, 1), ROUTER + EXPERTS + SHARED)},
+    "granite_swa": {"upstream": False, "template": "granite_swa-dense", "drop": dense_ffn((0, 1)),
+                    "set": ["ARCH.expert_shared_feed_forward_length=u32:384", "ARCH.residual_scale=f32:0.2"],
+                    "add": blocks((0, 1), ROUTER + EXPERTS + SHARED)},
+    "gemma4": {"upstream": False, "arch": "gemma4", "template": "gemma3-dense", "drop": [r"\.bias"],
+               "set": ["ARCH.expert_feed_forward_length=u32:384", "ARCH.embedding_length_per_layer_input=u32:0",
+                       "ARCH.attention.shared_kv_layers=u32:0", "ARCH.attention.sliding_window_pattern=bools:1,0"],
+               "add": ["rope_freqs.weight=64"] + blocks((0, 1), ROUTER + [
+                   "ffn_gate_inp.scale=256", "pre_ffw_norm_2.weight=256", "post_ffw_norm_1.weight=256", "post_ffw_norm_2.weight=256",
+                   "ffn_gate_up_exps.weight=256x768xE", "ffn_down_exps.weight=384x256xE", "ffn_down_exps.scale=E"])},
+    "nomic-bert-moe": {"upstream": False, "arch": "nomic-bert-moe", "template": "qwen3moe-moe", "embeddings": True,
+                       "drop": [r"^blk\.", r"^output"],
+                       "set": ["ARCH.attention.causal=bool:0", "ARCH.attention.layer_norm_epsilon=f32:1e-5", "ARCH.moe_every_n_layers=u32:2",
+                               "ARCH.pooling_type=u32:0", "tokenizer.ggml.token_type_count=u32:1"],
+                       "add": ["token_types.weight=256x1", "token_embd_norm.weight=256", "token_embd_norm.bias=256"] + blocks((0, 1), [
+                           "attn_qkv.weight=256x768", "attn_qkv.bias=768", "attn_output.weight=256x256", "attn_output.bias=256",
+                           "attn_output_norm.weight=256", "attn_output_norm.bias=256", "layer_output_norm.weight=256",
+                           "layer_output_norm.bias=256"]) + blocks((0,), [
+                               "ffn_up.weight=256x384", "ffn_up.bias=384", "ffn_down.weight=384x256", "ffn_down.bias=256"]) + blocks(
+                                   (1,), ROUTER + UNGATED)},
+    "qwen3moe-lora": {"upstream": False, "template": "qwen3moe-moe", "lora": [
+        f"blk.{layer}.ffn_{part}_exps.weight.lora_{side}" for layer in (0, 1) for part, side in (
+            ("gate", "a=256x4xE"), ("gate", "b=4x384xE"), ("up", "a=256x4xE"), ("up", "b=4x384xE"), ("down", "a=384x4xE"), ("down", "b=4x256xE"))]},
 }
 
 UNCOVERED = {

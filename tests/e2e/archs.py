@@ -29,8 +29,8 @@ from lib import Rig
 UPSTREAM = "/usr/libexec/x86_64-linux-gnu/llama.cpp-tests/test-llama-archs"
 SEED = "42"
 TOP_K = (1, 2, 4, 8)
-# What the base may compute with MUL_MAT_ID: experts of attention are no routed experts and stay with it.
-BASE_MATMULS = {"attn_v_exps.weight"}
+# What the base may compute with MUL_MAT_ID: experts of attention are no routed experts, and adapters lie on the base.
+BASE_MATMULS = re.compile(r"attn_v_exps\.weight|.*\.lora_[ab]")
 SUM_COSINE = 0.99
 # No graphics driver is wanted, and looking for one takes longer than most of the models.
 ENV = dict(lib.BASE_ENV, VK_DRIVER_FILES="/nonexistent")
@@ -56,7 +56,7 @@ def counts(account, claim, run):
     """Checks an account; returns its figures for the table."""
     matmuls = account.get("matmuls", {"seen": 0, "dispatched": 0, "on_base": {}})
     steps, regions, passes = account.get("total", {}).get("steps", 0), account.get("regions", 0), account.get("passes", 0)
-    left = {name: n for name, n in matmuls["on_base"].items() if name not in BASE_MATMULS}
+    left = {name: n for name, n in matmuls["on_base"].items() if not BASE_MATMULS.fullmatch(name)}
     claim(regions > 0, f"{run}: no region was found, so nothing was shown")
     claim(steps == regions, f"{run}: {regions} regions, {steps} dispatched")
     claim(account.get("total", {}).get("failed_steps", 0) == 0, f"{run}: some dispatches failed")
@@ -93,13 +93,20 @@ def run_upstream(name, path, claim):
 
 def widen(template, recipe, experts, top_k, out):
     options = [x for kind in ("set", "drop", "add") for line in recipe.get(kind, ()) for x in ("--" + kind, line)]
+    options += ["--arch", recipe["arch"]] if "arch" in recipe else []
     lib.run([lib.tool("widen_model"), "--in", template, "--out", out, "--experts", str(experts), "--top-k", str(top_k),
              "--type", recipe.get("type", "q8_0"), *options], ENV)
 
 
-def record(path, device, *target):
-    return lib.logits("record", path, "--random-tokens", 7, "--lengths", "1,24", "--n-decode", 4, "--parallel", 4, "--no-repack", *target,
-                      device=device)
+def make_adapter(template, recipe, experts, out):
+    """A LoRA adapter that changes routed experts."""
+    widen(template, {"drop": ["."], "add": recipe["lora"], "type": "f16",
+                     "set": ["general.type=str:adapter", "adapter.type=str:lora", "adapter.lora.alpha=f32:8"]}, experts, 1, out)
+
+
+def record(path, recipe, device, *target):
+    return lib.logits("record", path, "--random-tokens", 7, "--lengths", "1,24", "--n-decode", 4, "--parallel", 4, "--no-repack",
+                      *(["--embeddings"] if recipe.get("embeddings") else []), *target, device=device)
 
 
 def run_selective(name, template, recipe, top_k, folder, before, claim):
@@ -107,11 +114,20 @@ def run_selective(name, template, recipe, top_k, folder, before, claim):
     experts, run = recipe.get("experts", 16), f"top-{top_k}"
     model, reference = os.path.join(folder, f"{name}-{top_k}.gguf"), os.path.join(folder, f"reference-{top_k}")
     widen(template, recipe, experts, top_k, model)
-    lib.run(record(model, "CPU", "--out", reference), ENV)
+    adapter = []
+    if "lora" in recipe:
+        adapter = ["--lora", os.path.join(folder, "adapter.gguf")]
+        make_adapter(template, recipe, experts, adapter[1])
+        lib.run(record(model, recipe, "CPU", "--out", reference + "-plain"), ENV)
+    lib.run(record(model, recipe, "CPU", *adapter, "--out", reference), ENV)
+    if adapter:
+        done = lib.run([lib.tool("logits"), "compare", reference + "-plain", reference], ENV, ok=(0, 3))
+        claim(not lib.last_json(done)["identical"], f"{run}: the adapter changes nothing")
     with Rig(model) as rig:
         rig.dialling_workers(2)
-        output, account = rig.run(record(model, "LINKCPP0", "--against", reference), timeout=120, ok=(0, 3))
-        summed, _ = rig.run(record(model, "LINKCPP0", "--against", reference), timeout=120, ok=(0, 3), mode="sum")
+        linked = record(model, recipe, "LINKCPP0", *adapter, "--against", reference)
+        output, account = rig.run(linked, timeout=120, ok=(0, 3))
+        summed, _ = rig.run(linked, timeout=120, ok=(0, 3), mode="sum")
     report, summed = lib.last_json(output), lib.last_json(summed)
     figures = {**counts(account, claim, run), "max_difference": report["max_abs_diff"], "sum_cosine": summed["worst_cosine"]}
     claim(report["identical"] and report["max_abs_diff"] == 0,

@@ -76,6 +76,9 @@ struct RecordOptions {
   std::uint32_t n_decode = 16, parallel = 4;
 };
 
+/// The token that follows: the most likely one; a row of embeddings names none, but stands for some token all the same.
+Token next_token(const TextModel& engine, std::int32_t i) { return static_cast<Token>(argmax(engine.logits(i)) % engine.n_vocab()); }
+
 /// A prompt in one batch, all its rows; then greedy tokens one at a time.
 void record_prompt(TextModel& engine, std::span<const Token> prompt, std::uint32_t n_decode, Sink& sink) {
   const auto n = static_cast<std::uint32_t>(prompt.size());
@@ -85,14 +88,14 @@ void record_prompt(TextModel& engine, std::span<const Token> prompt, std::uint32
   value(engine.decode());
   value(sink.group(std::format("prompt of {}", n), n));
   for (std::uint32_t i = 0; i < n; ++i) value(sink.row(i + 1 < n ? prompt[i + 1] : no_target, engine.logits(static_cast<std::int32_t>(i))));
-  auto token = static_cast<Token>(argmax(engine.logits(static_cast<std::int32_t>(n - 1))));
+  Token token = next_token(engine, static_cast<std::int32_t>(n - 1));
   value(sink.group(std::format("decoding after {}", n), n_decode));
   for (std::uint32_t i = 0; i < n_decode; ++i) {
     engine.clear_batch();
     engine.add(token, static_cast<std::int32_t>(n + i), 0, true);
     value(engine.decode());
     value(sink.row(no_target, engine.logits(0)));
-    token = static_cast<Token>(argmax(engine.logits(0)));
+    token = next_token(engine, 0);
   }
 }
 
@@ -114,7 +117,7 @@ void record_parallel(TextModel& engine, std::span<const Token> tokens, const Rec
   value(sink.group(std::format("{} sequences, {} tokens", options.parallel, total), total));
   for (std::uint32_t i = 0; i < total; ++i) value(sink.row(no_target, engine.logits(static_cast<std::int32_t>(i))));
   std::vector<Token> next;
-  for (const std::uint32_t i : last) next.push_back(static_cast<Token>(argmax(engine.logits(static_cast<std::int32_t>(i)))));
+  for (const std::uint32_t i : last) next.push_back(next_token(engine, static_cast<std::int32_t>(i)));
   value(sink.group(std::format("decoding {} sequences after {}", options.parallel, total), options.n_decode * options.parallel));
   for (std::uint32_t step = 0; step < options.n_decode; ++step) {
     engine.clear_batch();
@@ -123,9 +126,8 @@ void record_parallel(TextModel& engine, std::span<const Token> tokens, const Rec
     }
     value(engine.decode());
     for (std::uint32_t s = 0; s < options.parallel; ++s) {
-      const Row row = engine.logits(static_cast<std::int32_t>(s));
-      value(sink.row(no_target, row));
-      next[s] = static_cast<Token>(argmax(row));
+      value(sink.row(no_target, engine.logits(static_cast<std::int32_t>(s))));
+      next[s] = next_token(engine, static_cast<std::int32_t>(s));
     }
   }
 }
@@ -158,9 +160,9 @@ int with_sink(const Target& target, const TextModel& engine, const std::string& 
     Discard discard;
     work(discard);
   } else if (!target.out.empty()) {
-    work(*value(Recorder::create(target.out, engine.n_vocab(), about)));
+    work(*value(Recorder::create(target.out, engine.n_row(), about)));
   } else {
-    const auto comparer = value(Comparer::open(target.against, engine.n_vocab()));
+    const auto comparer = value(Comparer::open(target.against, engine.n_row()));
     work(*comparer);
     report = comparer->comparison().to_json();
   }
@@ -233,6 +235,8 @@ void add_model_options(CLI::App& command, TextModelOptions& options) {
   command.add_option("--threads", options.n_threads, "Threads of the engine")->check(CLI::Range(1, 1024))->capture_default_str();
   command.add_flag("!--no-repack", options.repack, "Keep the file's layout of weights");
   command.add_flag("--plain-experts", options.plain_experts, "Keep the file's layout of experts and repack the rest, as the plugin does");
+  command.add_flag("--embeddings", options.embeddings, "Rows of embeddings instead of logits");
+  command.add_option("--lora", options.lora, "LoRA adapter to apply")->check(CLI::ExistingFile);
   command.add_flag("-v,--verbose", options.verbose, "Show the engine's log and progress");
 }
 

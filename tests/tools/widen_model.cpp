@@ -37,10 +37,10 @@ using GgmlPtr = std::unique_ptr<ggml_context, decltype(&ggml_free)>;
 
 bool contains(const std::string& text, const char* part) { return text.find(part) != std::string::npos; }
 
-/// What a tensor is to routing. Experts of attention and shared experts are no routed experts.
+/// What a tensor is to routing. Experts of attention, shared experts and the norm in front of experts are no routed experts.
 enum class Kind : std::uint8_t { other, expert, router, hash_router };
 Kind kind_of(const std::string& name) {
-  if (contains(name, "shexp") || contains(name, "attn_")) return Kind::other;
+  if (contains(name, "shexp") || contains(name, "attn_") || contains(name, "norm_exps")) return Kind::other;
   if (contains(name, "ffn_gate_tid2eid")) return Kind::hash_router;
   if (contains(name, "exps.")) return Kind::expert;
   return contains(name, "ffn_gate_inp.") || contains(name, "exp_probs_b") ? Kind::router : Kind::other;
@@ -90,12 +90,49 @@ class Widener {
   }
 
   void copy_metadata() {
-    arch_ = text_of(in_.get(), "general.architecture");
-    experts_before_ = number_of(arch_ + ".expert_count").value_or(0);
-    gguf_set_kv(out_.get(), in_.get());
+    const std::string before = text_of(in_.get(), "general.architecture");
+    arch_ = o_.arch.empty() ? before : o_.arch;
+    experts_before_ = number_of(before + ".expert_count").value_or(0);
+    if (arch_ == before) {
+      gguf_set_kv(out_.get(), in_.get());
+    } else {
+      for (std::int64_t i = 0; i < gguf_get_n_kv(in_.get()); ++i) copy_renamed(i, before + ".");
+      gguf_set_val_str(out_.get(), "general.architecture", arch_.c_str());
+    }
     set_u32(arch_ + ".expert_count", o_.experts);
     set_u32(arch_ + ".expert_used_count", o_.top_k);
     for (const std::string& line : o_.set) set(line);
+  }
+  /// One entry, under the new architecture's name where it stood under the old one's.
+  void copy_renamed(std::int64_t i, const std::string& before) {
+    const gguf_context* in = in_.get();
+    std::string key = gguf_get_key(in, i);
+    if (key.starts_with(before)) key = arch_ + "." + key.substr(before.size());
+    const char* k = key.c_str();
+    switch (gguf_get_kv_type(in, i)) {
+      case GGUF_TYPE_UINT32:
+        return gguf_set_val_u32(out_.get(), k, gguf_get_val_u32(in, i));
+      case GGUF_TYPE_INT32:
+        return gguf_set_val_i32(out_.get(), k, gguf_get_val_i32(in, i));
+      case GGUF_TYPE_FLOAT32:
+        return gguf_set_val_f32(out_.get(), k, gguf_get_val_f32(in, i));
+      case GGUF_TYPE_BOOL:
+        return gguf_set_val_bool(out_.get(), k, gguf_get_val_bool(in, i));
+      case GGUF_TYPE_STRING:
+        return gguf_set_val_str(out_.get(), k, gguf_get_val_str(in, i));
+      case GGUF_TYPE_ARRAY:
+        return copy_array(i, k);
+      default:
+        throw std::runtime_error(std::format("cannot copy {} of type {}", key, gguf_type_name(gguf_get_kv_type(in, i))));
+    }
+  }
+  void copy_array(std::int64_t i, const char* key) {
+    const std::size_t n = gguf_get_arr_n(in_.get(), i);
+    const gguf_type type = gguf_get_arr_type(in_.get(), i);
+    if (type != GGUF_TYPE_STRING) return gguf_set_arr_data(out_.get(), key, type, gguf_get_arr_data(in_.get(), i), n);
+    std::vector<const char*> texts;
+    for (std::size_t k = 0; k < n; ++k) texts.push_back(gguf_get_arr_str(in_.get(), i, k));
+    gguf_set_arr_str(out_.get(), key, texts.data(), n);
   }
   void set_u32(const std::string& key, std::uint32_t value) { gguf_set_val_u32(out_.get(), key.c_str(), value); }
 
@@ -226,6 +263,7 @@ int main(int argc, char** argv) {
   app.add_option("--top-k", o.top_k, "Experts used a token")->check(CLI::Range(1u, 512u))->capture_default_str();
   app.add_option("--type", o.type, "Type of the experts' matrices")->capture_default_str();
   app.add_option("--seed", o.seed, "Seed of the new weights")->capture_default_str();
+  app.add_option("--arch", o.arch, "Architecture of the copy, if it is another");
   app.add_option("--set", o.set, "KEY=TYPE:VALUE, TYPE one of u32 i32 f32 bool str u32s f32s bools; ARCH. stands for the architecture")
       ->expected(1)
       ->take_all();

@@ -150,6 +150,17 @@ TEST(Region, UngatedTopOneAndTopTwo) {
   }
 }
 
+TEST(Region, OneTokenWithOneExpertIsOneReducedRegion) {
+  for (const bool merged : {false, true}) {
+    const MoeGraph moe = build_moe_graph({.top_k = 1, .n_tokens = 1, .n_layers = 2, .merged_gate_up = merged});
+    const Plan p = plan(moe);
+    check_invariants(moe, p);
+    ASSERT_EQ(p.regions.size(), 2);
+    EXPECT_TRUE(p.regions[0].reduced);
+    EXPECT_TRUE(p.regions[1].reduced);
+  }
+}
+
 TEST(Region, LateScaleIsAnInputThatIsReadLater) {
   const MoeGraph moe = build_moe_graph({.scale_tensor = true});
   const Plan p = plan(moe);

@@ -113,6 +113,7 @@ std::vector<MoeShape> shapes() {
           {.n_layers = 4},
           {.n_tokens = 1, .n_layers = 3},
           {.top_k = 1, .n_layers = 2},
+          {.top_k = 1, .n_tokens = 1, .n_layers = 2},
           {.top_k = 8, .n_tokens = 17, .n_layers = 2},
           {.n_layers = 3, .shared_expert = true},
           {.n_layers = 2, .merged_gate_up = true, .bias = true},
