@@ -79,10 +79,9 @@ def run_upstream(name, path, claim):
     """Upstream's own test; `path` is the very model that it builds, saved by itself."""
     with Rig(path) as rig:
         rig.dialling_workers(2)
-        output, account = rig.run([UPSTREAM, "-a", f"^{name}$", "-b", "LINKCPP0", "-s", SEED], timeout=120, ok=(0, 1))
+        output, account = rig.run([UPSTREAM, "-a", f"^{name}$", "-b", "LINKCPP0", "-s", SEED], timeout=300)
     rows = [[cell.strip() for cell in line.split("|")[1:-1]] for line in plain(output).splitlines() if line.startswith("|")]
     rows = [row for row in rows if len(row) >= 6 and row[0] == name and row[2] == "MoE"]
-    claim("test(s) passed" in output, "upstream: the test failed: " + plain(output)[-300:])
     if not claim(len(rows) == 1, f"upstream: {len(rows)} rows of results instead of one"):
         return {}
     nmse, round_trip = rows[0][3], rows[0][4]
@@ -126,8 +125,8 @@ def run_selective(name, template, recipe, top_k, folder, before, claim):
     with Rig(model) as rig:
         rig.dialling_workers(2)
         linked = record(model, recipe, "LINKCPP0", *adapter, "--against", reference)
-        output, account = rig.run(linked, timeout=120, ok=(0, 3))
-        summed, _ = rig.run(linked, timeout=120, ok=(0, 3), mode="sum")
+        output, account = rig.run(linked, timeout=300, ok=(0, 3))
+        summed, _ = rig.run(linked, timeout=300, ok=(0, 3), mode="sum")
     report, summed = lib.last_json(output), lib.last_json(summed)
     figures = {**counts(account, claim, run), "max_difference": report["max_abs_diff"], "sum_cosine": summed["worst_cosine"]}
     claim(report["identical"] and report["max_abs_diff"] == 0,
