@@ -3,15 +3,16 @@
 
     archs.py [NAME...] [--shard I/N] [--json FILE] [--write]
 
-Each architecture gets two runs, over TLS to two worker processes that hold half of the experts each:
+Each architecture gets these runs, over TLS to two worker processes that hold half of the experts each:
 
 upstream   The engine's own test-llama-archs builds its model (2 experts mostly, all used), computes it on the CPU and on LINKCPP0,
            whole, after a round trip through a file, and in a mixed batch. It must say NMSE 0.
+speculative  llama-server drafts with the model's own MTP head, or with a draft model that has experts too: same tokens as plain.
 selective  A model with more experts (widen_model makes it from the one that upstream saves, or from a template that arch_models.py
            completes), top-k 1, 2, 4 and 8: prompt and decoding, one sequence and four. Logits must be equal to the last bit in raw
            mode, and close in sum mode.
 
-In both, the plugin's account must show that regions were found, that all were dispatched, and that the base computed no matmul with
+In each, the plugin's account must show that regions were found, that all were dispatched, and that the base computed no matmul with
 a stacked expert tensor, except those that are not routed experts. `--write` writes docs/architectures.md and .json.
 """
 import argparse
@@ -52,11 +53,11 @@ def plain(text):
     return re.sub(r"\x1b\[[0-9;]*m", "", text)
 
 
-def counts(account, claim, run):
-    """Checks an account; returns its figures for the table."""
+def counts(account, claim, run, allowed=BASE_MATMULS):
+    """Checks an account; returns its figures for the table. `allowed`: what the base may compute."""
     matmuls = account.get("matmuls", {"seen": 0, "dispatched": 0, "on_base": {}})
     steps, regions, passes = account.get("total", {}).get("steps", 0), account.get("regions", 0), account.get("passes", 0)
-    left = {name: n for name, n in matmuls["on_base"].items() if not BASE_MATMULS.fullmatch(name)}
+    left = {name: n for name, n in matmuls["on_base"].items() if not allowed.fullmatch(name)}
     claim(regions > 0, f"{run}: no region was found, so nothing was shown")
     claim(steps == regions, f"{run}: {regions} regions, {steps} dispatched")
     claim(account.get("total", {}).get("failed_steps", 0) == 0, f"{run}: some dispatches failed")
@@ -143,6 +144,40 @@ def run_selective(name, template, recipe, top_k, folder, before, claim):
     return figures, reference
 
 
+def drafted_tokens(server):
+    answers = [lib.complete(server.wait_ready(120), prompt, 24, return_tokens=True) for prompt in ([3, 5, 7, 9, 11, 20], [90, 4, 61])]
+    return [answer["tokens"] for answer in answers], sum(answer["timings"].get("draft_n", 0) for answer in answers)
+
+
+def run_speculative(name, template, recipe, folder, claim):
+    """llama-server with speculative decoding, plain and on LINKCPP0, which must answer with the same tokens."""
+    model, draft, options = os.path.join(folder, f"{name}.gguf"), os.path.join(folder, "draft.gguf"), recipe["speculative"]
+    widen(template, recipe, 16, 4, model)
+    if "-md" in options:  # told from the served model by the type of its experts alone
+        widen(template, {"type": "f16"}, 16, 4, draft)
+        options = [draft if option == "DRAFT" else option for option in options]
+    common = [*options, "-t", 1, "-c", 512, "--no-repack", "--no-warmup"]
+    with Rig(model) as rig:
+        server = rig.llama_server("--device", "none", *(["--device-draft", "none"] if "-md" in options else []), *common)
+        expected, _ = drafted_tokens(server)
+        server.process.stop()
+        rig.dialling_workers(2)
+        server = rig.linked_server(*(["--device-draft", "LINKCPP0"] if "-md" in options else []), *common)
+        tokens, drafted = drafted_tokens(server)
+        lib.wait_until(lambda: lib.last_account(server.status).get("passes"), 30, "the account")
+        time.sleep(1.5)  # the account comes once a second
+        account = lib.last_account(server.status)
+    allowed = re.compile(r"ffn_(gate|up|down)_exps\.weight") if "-md" in options else BASE_MATMULS
+    figures = {**counts(account, claim, "speculative", allowed), "max_difference": 0.0, "sum_cosine": 1.0}
+    claim(tokens == expected, f"speculative: tokens {tokens} instead of {expected}")
+    claim(drafted > 0, "speculative: nothing was drafted")
+    if "-md" in options:
+        claim(figures["left_on_base"] == 0 and account["matmuls"]["on_base"], "speculative: the draft's experts were not the base's")
+    else:
+        claim(recipe["head"] in figures["selected"], f"speculative: the head's layer {recipe['head']} dispatched nothing")
+    return figures
+
+
 def check(name):
     """One architecture: returns its row of results."""
     started, recipe, claim = time.monotonic(), ARCHITECTURES[name], Claims()
@@ -155,6 +190,11 @@ def check(name):
             if recipe.get("upstream", True):
                 result["source"].append("upstream")
                 result["upstream"] = run_upstream(name, template, claim)
+            if "speculative" in recipe:
+                result["source"].append("speculative")
+                result["experts"], result["top_k"] = 16, [4]
+                result["selective"]["4"] = run_speculative(name, template, recipe, rig.folder, claim)
+                return result
             before = None
             for top_k in recipe.get("top_k", TOP_K):
                 result["selective"][str(top_k)], before = run_selective(name, template, recipe, top_k, rig.folder, before, claim)
@@ -164,7 +204,8 @@ def check(name):
                 result["experts"] = recipe.get("experts", 16)
     except Exception as error:  # all architectures are reported
         claim(False, f"{type(error).__name__}: {error}")
-    result["seconds"], result["failures"] = round(time.monotonic() - started, 1), claim.failures
+    finally:
+        result["seconds"], result["failures"] = round(time.monotonic() - started, 1), claim.failures
     return result
 
 
