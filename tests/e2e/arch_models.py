@@ -25,6 +25,18 @@ def dense_ffn(numbers):
     return [rf"blk\.({'|'.join(map(str, numbers))})\.ffn_(gate|up|down)\."]
 
 
+MTP = ["--spec-type", "draft-mtp", "--spec-draft-n-max", "3"]
+
+
+def with_head(architecture, n_embd=256, layers=2, arrays=()):
+    """A model of upstream's with one more layer, a copy of its last one, as the head that drafts. Arrays by layer get an entry more."""
+    head = layers
+    return {"upstream": False, "template": architecture + "-moe", "speculative": MTP, "head": str(head), "clone": [f"{head - 1}={head}"],
+            "set": [f"ARCH.block_count=u32:{layers + 1}", "ARCH.nextn_predict_layers=u32:1", *(f"ARCH.{array}" for array in arrays)],
+            "add": blocks((head,), [f"nextn.eh_proj.weight={2 * n_embd}x{n_embd}", f"nextn.enorm.weight={n_embd}",
+                                    f"nextn.hnorm.weight={n_embd}", f"nextn.shared_head_norm.weight={n_embd}"])}
+
+
 ARCHITECTURES = {
     # Those of upstream's own test.
     "afmoe": {},
@@ -121,11 +133,12 @@ ARCHITECTURES = {
                            "layer_output_norm.bias=256"]) + blocks((0,), [
                                "ffn_up.weight=256x384", "ffn_up.bias=384", "ffn_down.weight=384x256", "ffn_down.bias=256"]) + blocks(
                                    (1,), ROUTER + UNGATED)},
+    "deepseek2-ocr": {"upstream": False, "arch": "deepseek2-ocr", "template": "deepseek-moe", "drop": [r"attn_[qkv]\.bias"]},
     "qwen3moe-lora": {"upstream": False, "template": "qwen3moe-moe", "lora": [
         f"blk.{layer}.ffn_{part}_exps.weight.lora_{side}" for layer in (0, 1) for part, side in (
             ("gate", "a=256x4xE"), ("gate", "b=4x384xE"), ("up", "a=256x4xE"), ("up", "b=4x384xE"), ("down", "a=384x4xE"), ("down", "b=4x256xE"))]},
     "step35-mtp": {
-        "upstream": False, "arch": "step35", "template": "qwen3moe-moe", "speculative": ["--spec-type", "draft-mtp", "--spec-draft-n-max", "3"],
+        "upstream": False, "arch": "step35", "template": "qwen3moe-moe", "speculative": MTP,
         "head": "2",
         "set": ["ARCH.block_count=u32:3", "ARCH.nextn_predict_layers=u32:1", "ARCH.expert_shared_feed_forward_length=u32:384",
                 "ARCH.attention.sliding_window=u32:16", "ARCH.attention.sliding_window_pattern=bools:0,1,0",
@@ -134,18 +147,30 @@ ARCHITECTURES = {
             "attn_norm.weight=256", "attn_q.weight=256x256", "attn_k.weight=256x256", "attn_v.weight=256x256", "attn_output.weight=256x256",
             "attn_q_norm.weight=128", "attn_k_norm.weight=128", "ffn_norm.weight=256", "nextn.eh_proj.weight=512x256",
             "nextn.enorm.weight=256", "nextn.hnorm.weight=256", "nextn.shared_head_norm.weight=256"])},
+    "qwen35moe-mtp": with_head("qwen35moe", arrays=["attention.recurrent_layers=bools:1,0,0"]),
+    "qwen3next-mtp": with_head("qwen3next", arrays=["attention.recurrent_layers=bools:1,0,0"]),
+    "deepseek2-mtp": with_head("deepseek2", 128),
+    "deepseek32-mtp": with_head("deepseek32", 128),
+    "glm-dsa-mtp": with_head("glm-dsa", 128),
+    "hy_v3-mtp": with_head("hy_v3"),
+    "cohere2moe-mtp": with_head("cohere2moe", arrays=["attention.sliding_window_pattern=bools:0,1,0"]),
     "qwen3moe-draft": {"upstream": False, "template": "qwen3moe-moe",
                        "speculative": ["-md", "DRAFT", "--spec-type", "draft-simple", "--spec-draft-n-max", "3"]},
 }
 
+# Each is a name or several, and why.
 UNCOVERED = {
-    "dflash": "A DFlash draft has no experts, except as a draft for DeepSeek-V4. A draft is another model than the served one, so its experts "
-              "are computed by the base, as `qwen3moe-draft` shows; its graph needs the hidden states of such a target and is not built here.",
-    "bert, nomic-bert, jina-bert-v2, modern-bert": "No experts in these formats; nomic-bert-moe, which has them, is in the table.",
-    "refact, ernie4_5, paddleocr": "Upstream's test calls its models mixture-of-experts, but they hold no stacked expert tensor.",
-    "llama-embed": "Skipped by upstream's own test. Its graph is that of llama, which is in the table.",
-    "Heads of glm4moe and others": "In this engine version their extra layers are loaded but not run, or are the same graph code as step35's; only "
-                                   "step35's head is run (`step35-mtp`).",
-    "Vision and speech parts": "Their graphs have no experts; vision experts (`exp_probs_b_vl` of deepseek4) are chosen only for images.",
-    "Graphics devices as base": "Needs one; everything here ran on the CPU.",
+    "dflash": "A DFlash draft has no experts, except as a draft for DeepSeek-V4, whose hidden states it needs; that pair is not built here. "
+              "The experts of any draft model are computed by the base, as `qwen3moe-draft` shows.",
+    "head of glm4moe": "Plain llama-server aborts on the model made here (sections of its rotary embedding).",
+    "head of mimo2": "Has no experts: it asks for dense feed-forward matrices.",
+    "graniteswitch": "Has no routed experts; its switched adapters are computed by the base.",
+    "heads of bailingmoe3, deepseek4, glm5-next, nemotron_h_moe, qwen4exp": "They are no copy of a layer of upstream's model, from which heads are made here.",
+    "bert, nomic-bert, jina-bert-v2": "No experts in these formats; nomic-bert-moe, which has them, is in the table.",
+    "refact": "Upstream's model has experts, but its graph does not use them.",
+    "ernie4_5, paddleocr": "Upstream's test calls its models mixture-of-experts, but they have no stacked expert tensor.",
+    "llama-embed": "Skipped by upstream's own test, and not saved by it.",
+    "deepseek4 with images": "Experts for images (`exp_probs_b_vl`) are chosen only where a picture is in the prompt.",
+    "diffusion-gemma, gemma4-assistant": "Not built by upstream's test, and no model of theirs is made here.",
+    "graphics devices as base": "None here; everything ran on the CPU.",
 }

@@ -30,6 +30,7 @@ struct Options {
   std::string arch;                    ///< renames the architecture, keys included
   std::vector<std::string> set, drop;  ///< KEY=TYPE:VALUE[,VALUE...]; regular expressions over tensor names
   std::vector<std::string> add;        ///< NAME=N0xN1x...
+  std::vector<std::string> clone;      ///< FROM=TO: blocks
 };
 
 using GgufPtr = std::unique_ptr<gguf_context, decltype(&gguf_free)>;
@@ -73,6 +74,7 @@ class Widener {
       if (gguf_find_tensor(in_.get(), t->name) < 0 || dropped(t->name)) continue;
       gguf_add_tensor(out_.get(), kind_of(t->name) == Kind::other ? t : widened(t));
     }
+    for (const std::string& line : o_.clone) clone(line);
     for (const std::string& line : o_.add) add(line);
     if (!gguf_write_to_file(out_.get(), o_.out.c_str(), false)) throw std::runtime_error("cannot write " + o_.out);
   }
@@ -180,6 +182,20 @@ class Widener {
     return make(t->name, ne, t->type);
   }
 
+  /// "1=2": the block 2 gets a copy of everything in block 1, experts of its own again.
+  void clone(const std::string& line) {
+    const std::size_t at = line.find('=');
+    if (at == std::string::npos) throw std::runtime_error("--clone wants FROM=TO, not " + line);
+    const std::string from = "blk." + line.substr(0, at) + ".", to = "blk." + line.substr(at + 1) + ".";
+    for (ggml_tensor* t = ggml_get_first_tensor(source_.get()); t != nullptr; t = ggml_get_next_tensor(source_.get(), t)) {
+      const std::string name = t->name;
+      if (!name.starts_with(from) || dropped(name)) continue;
+      ggml_tensor copy = *t;
+      ggml_set_name(&copy, (to + name.substr(from.size())).c_str());
+      gguf_add_tensor(out_.get(), kind_of(name) == Kind::other ? &copy : widened(&copy));
+    }
+  }
+
   void add(const std::string& line) {
     const std::size_t at = line.find('=');
     if (at == std::string::npos) throw std::runtime_error("--add wants NAME=N0xN1, not " + line);
@@ -268,6 +284,7 @@ int main(int argc, char** argv) {
       ->expected(1)
       ->take_all();
   app.add_option("--drop", o.drop, "Regular expression: tensors that the copy does not get")->expected(1)->take_all();
+  app.add_option("--clone", o.clone, "FROM=TO: block TO is a copy of block FROM")->expected(1)->take_all();
   app.add_option("--add", o.add, "NAME=N0xN1x...: a tensor that the template does not have; E stands for the number of experts")
       ->expected(1)
       ->take_all();
