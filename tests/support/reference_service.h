@@ -86,6 +86,12 @@ class ReferenceService final : public engine::ExpertService {
         case wire::OpKind::unary:
           t = ggml_unary(c, a, static_cast<ggml_unary_op>(op.params[0]));
           break;
+        case wire::OpKind::add:
+          t = ggml_add(c, a, b);
+          break;
+        case wire::OpKind::sqr:
+          t = ggml_sqr(c, a);
+          break;
         case wire::OpKind::glu:
           t = ggml_glu_split(c, a, b, static_cast<ggml_glu_op>(op.params[0]));
           break;

@@ -161,6 +161,26 @@ TEST(Region, OneTokenWithOneExpertIsOneReducedRegion) {
   }
 }
 
+TEST(Region, SquaredActivationBelongsToTheRegion) {
+  const MoeGraph moe = build_moe_graph({.gated = false, .squared = true});
+  const Plan p = plan(moe);
+  check_invariants(moe, p);
+  ASSERT_EQ(p.regions.size(), 1);
+  EXPECT_THAT(kinds(p.regions[0]), ElementsAre(OpKind::mul_mat_id, OpKind::unary, OpKind::sqr, OpKind::mul_mat_id, OpKind::mul));
+}
+
+/// The adapter lies on the base, which needs the rows inside of the region for it: every matrix goes to the workers by itself.
+TEST(Region, AdapterOnExpertsStaysOnTheBaseAndItsMatricesAreDispatched) {
+  const MoeGraph moe = build_moe_graph({.lora = true});
+  const Plan p = plan(moe);
+  check_invariants(moe, p);
+  ASSERT_EQ(p.regions.size(), 3);
+  for (const Region& region : p.regions) EXPECT_THAT(kinds(region), ElementsAre(OpKind::mul_mat_id));
+  EXPECT_EQ(p.dispatched, 3);
+  EXPECT_EQ(p.on_base.size(), 6);
+  for (const std::string& name : p.on_base) EXPECT_THAT(name, testing::HasSubstr(".lora_"));
+}
+
 TEST(Region, LateScaleIsAnInputThatIsReadLater) {
   const MoeGraph moe = build_moe_graph({.scale_tensor = true});
   const Plan p = plan(moe);
