@@ -5,6 +5,7 @@
 #include <cstdint>
 #include <map>
 #include <string>
+#include <vector>
 
 namespace linkcpp::dispatch {
 
@@ -26,11 +27,21 @@ struct Tally {
   Tally& operator+=(const Tally& other);
 };
 
+/// What became of the graphs' matmuls with stacked expert tensors.
+struct MatmulCount {
+  std::uint64_t seen = 0;
+  std::uint64_t dispatched = 0;
+  std::map<std::string, std::uint64_t> on_base;  ///< computed by the base, by the weight's name without its layer
+};
+
 struct Account {
   std::map<std::uint16_t, Tally> layers;
   std::map<std::string, Tally> workers;  ///< by name
   Tally total;
-  std::uint64_t passes = 0;  ///< forward passes (graphs with at least one region)
+  std::map<std::uint16_t, std::vector<bool>> selected;  ///< by layer: experts that the router has ever chosen
+  MatmulCount matmuls;
+  std::uint64_t passes = 0;   ///< forward passes (graphs with at least one region)
+  std::uint64_t regions = 0;  ///< of all passes
 };
 
 }  // namespace linkcpp::dispatch

@@ -317,6 +317,12 @@ std::optional<ExpertName> parse_expert_name(std::string_view tensor_name) {
   return std::nullopt;
 }
 
+bool ExpertTensor::fits(const ggml_tensor& tensor) const {
+  const std::int64_t rows = is_bias ? n_expert : n_out, stack = is_bias ? 1 : n_expert;
+  return tensor.type == type && tensor.ne[0] == (is_bias ? n_out : n_in) && tensor.ne[1] == rows && tensor.ne[2] == stack &&
+         tensor.ne[3] == 1;
+}
+
 std::uint64_t MoeLayer::expert_bytes() const {
   std::uint64_t bytes = 0;
   for (const ExpertTensor& tensor : tensors) bytes += tensor.slice_bytes;

@@ -12,6 +12,8 @@
 #include "base/error.h"
 #include "wire/messages.h"
 
+struct ggml_tensor;
+
 namespace linkcpp::engine {
 
 /// Region-space key of a layer's experts on the wire: the layer number, with the top bit set for a second, differently
@@ -41,6 +43,9 @@ struct ExpertTensor {
   std::uint64_t slice_bytes = 0;
   std::uint32_t file = 0;    ///< index into Anatomy::files
   std::uint64_t offset = 0;  ///< from the start of that file
+  /// Whether a tensor of the engine has this type and shape, so that it can be the one of the file. A draft model that runs beside
+  /// the served one has tensors of the same names.
+  [[nodiscard]] bool fits(const ggml_tensor& tensor) const;
 };
 
 struct MoeLayer {

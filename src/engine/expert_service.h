@@ -5,6 +5,7 @@
 #include <functional>
 #include <memory>
 #include <span>
+#include <string>
 #include <vector>
 
 #include "base/error.h"
@@ -26,6 +27,15 @@ struct RegionCall {
   std::span<float> output;  ///< n_tokens (sum) or n_tokens*top_k (raw, token-major) rows of program->n_out()
 };
 
+/// What a pass made of the graph's matmuls with stacked expert tensors (MUL_MAT_ID): all of them either went to workers or stayed here.
+struct PassSummary {
+  std::uint32_t regions = 0;
+  std::uint32_t matmuls = 0;     ///< in the graph, whatever their weights
+  std::uint32_t dispatched = 0;  ///< of those, parts of regions
+  /// Weights of those that the base computed, without "blk.N.": none, or tensors that workers do not hold ("attn_v_exps.weight").
+  std::span<const std::string> on_base;
+};
+
 /// Threading: begin and await from the graph's compute thread; several graphs may do so at once.
 class ExpertService {
  public:
@@ -37,8 +47,8 @@ class ExpertService {
   virtual Result<> await(Ticket ticket, RegionCall& call, const std::function<bool()>& aborted) = 0;
   /// Gives up a ticket that was begun and not awaited; afterwards the call is not touched any more.
   virtual void abandon(Ticket ticket) = 0;
-  /// A pass (graph with regions) has ended; for the account.
-  virtual void pass_done() = 0;
+  /// A graph with regions, or with matmuls that might have been some, was computed; for the account.
+  virtual void pass_done(const PassSummary& summary) = 0;
 };
 
 }  // namespace linkcpp::engine

@@ -228,12 +228,14 @@ class Planner {
     return t->type == GGML_TYPE_F32 && t->ne[1] == 1 && t->ne[2] == drafts_[d].ids->ne[1] && t->ne[3] == 1;
   }
 
-  /// A view of the same part of every row of one of the region's tensors (the halves of a merged gate_up).
+  /// A view of the same part of every row of one of the region's tensors (the halves of a merged gate_up). A view of whole rows is
+  /// none: with one token and one expert a token, that is how the only slot looks, and the sum over slots begins there.
   bool is_row_part(std::size_t d, const ggml_tensor* t) const {
     const ggml_tensor* from = t->src[0];
     const std::size_t offset = row_part_offset(t);
-    return is_pair_shape(d, t) && t->nb[1] == from->nb[1] && t->nb[2] == from->nb[2] && t->nb[0] == sizeof(float) &&
-           offset % sizeof(float) == 0 && offset / sizeof(float) + t->ne[0] <= static_cast<std::size_t>(from->ne[0]);
+    return is_pair_shape(d, t) && t->ne[0] < from->ne[0] && t->nb[1] == from->nb[1] && t->nb[2] == from->nb[2] &&
+           t->nb[0] == sizeof(float) && offset % sizeof(float) == 0 &&
+           offset / sizeof(float) + t->ne[0] <= static_cast<std::size_t>(from->ne[0]);
   }
   static std::size_t row_part_offset(const ggml_tensor* view) {
     const ggml_tensor* from = view->src[0];
@@ -498,6 +500,19 @@ class Planner {
     if (s != none && owner_[s] != none && drafts_[owner_[s]].output == s) combine_at[owner_[s]] = std::min(combine_at[owner_[s]], at);
   }
 
+  /// Counted from what becomes of each node, not from what the search for regions meant to take.
+  void count_matmul(int i) {
+    if (node(i)->op != GGML_OP_MUL_MAT_ID || !computed(i)) return;
+    ++plan_.matmuls;
+    if (owner_[i] != none) {
+      ++plan_.dispatched;
+      return;
+    }
+    std::string_view name = node(i)->src[0]->name;
+    if (name.starts_with("blk.")) name.remove_prefix(std::min(name.size(), name.find('.', 4) + 1));
+    plan_.on_base.emplace_back(name);
+  }
+
   void emit(const std::vector<Timed>& timed) {
     std::size_t next = 0;
     std::uint32_t work = 0;
@@ -510,6 +525,7 @@ class Planner {
     };
     flush(none);
     for (int i = 0; i < graph_.n_nodes; ++i) {
+      count_matmul(i);
       if (owner_[i] == none) {
         plan_.base_nodes.push_back(node(i));
         plan_.work_before.push_back(work += is_view_op(node(i)->op) || !computed(i) ? 0 : 1);

@@ -55,7 +55,10 @@ struct Plan {
   std::vector<PlanEvent> events;  ///< by `after`
   /// For each base node, nodes of real work up to and including it: tells whether a range holds any.
   std::vector<std::uint32_t> work_before;
-  std::string error;  ///< not empty: an expert tensor is used in a way that cannot be dispatched; the pass must fail
+  std::uint32_t matmuls = 0;         ///< computed MUL_MAT_ID nodes of the graph
+  std::uint32_t dispatched = 0;      ///< of those, in regions
+  std::vector<std::string> on_base;  ///< for each of the others, its weight's name without "blk.N."
+  std::string error;                 ///< not empty: an expert tensor is used in a way that cannot be dispatched; the pass must fail
 
   [[nodiscard]] bool has_work(std::size_t first, std::size_t last) const { return work_before[last] != work_before[first]; }
 };

@@ -66,11 +66,10 @@ ggml_status Runner::compute(ggml_cgraph* graph, const std::function<bool()>& abo
     error_ = plan.error;
     return GGML_STATUS_FAILED;
   }
-  if (plan.regions.empty()) return ggml_backend_graph_compute(base_, graph);
-  const ggml_status status = run(view, plan, aborted);
-  if (status == GGML_STATUS_SUCCESS) {
+  const ggml_status status = plan.regions.empty() ? ggml_backend_graph_compute(base_, graph) : run(view, plan, aborted);
+  if (status == GGML_STATUS_SUCCESS && plan.matmuls + plan.regions.size() > 0) {
     counters_.regions_run += plan.regions.size();
-    service_->pass_done();
+    service_->pass_done({static_cast<std::uint32_t>(plan.regions.size()), plan.matmuls, plan.dispatched, plan.on_base});
   }
   return status;
 }

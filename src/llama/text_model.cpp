@@ -27,6 +27,7 @@ ggml_backend_buffer_type_t plain_host_memory() {
 }
 
 using ModelPtr = std::unique_ptr<llama_model, void (*)(llama_model*)>;
+using AdapterPtr = std::unique_ptr<llama_adapter_lora, void (*)(llama_adapter_lora*)>;
 using ContextPtr = std::unique_ptr<llama_context, void (*)(llama_context*)>;
 
 Result<ModelPtr> load_model(const TextModelOptions& options) {
@@ -56,6 +57,8 @@ Result<ModelPtr> load_model(const TextModelOptions& options) {
 
 struct TextModel::State {
   ModelPtr model{nullptr, llama_model_free};
+  AdapterPtr adapter{nullptr, [](llama_adapter_lora*) {}};  // the model frees it
+  bool embeddings = false;
   ContextPtr context{nullptr, llama_free};
   llama_batch batch{};
   std::int32_t n_batch = 0;
@@ -83,12 +86,30 @@ Result<std::unique_ptr<TextModel>> TextModel::load(const TextModelOptions& optio
   params.n_batch = params.n_ubatch = options.n_batch;
   params.n_seq_max = options.n_seq;
   params.n_threads = params.n_threads_batch = options.n_threads;
+  state->embeddings = params.embeddings = options.embeddings;
+  if (options.embeddings) params.pooling_type = LLAMA_POOLING_TYPE_NONE;
   state->context.reset(llama_init_from_model(state->model.get(), params));
   if (!state->context)
     return fail(ErrorKind::unavailable, "the engine could not make a context of {} tokens for '{}'", params.n_ctx, options.path);
+  if (auto applied = apply_lora(options, *state); !applied) return pass(applied);
   state->n_batch = static_cast<std::int32_t>(options.n_batch);
   state->batch = llama_batch_init(state->n_batch, 0, 1);
   return std::unique_ptr<TextModel>(new TextModel(std::move(state)));
+}
+
+Result<> TextModel::apply_lora(const TextModelOptions& options, State& state) {
+  if (options.lora.empty()) return {};
+  state.adapter.reset(llama_adapter_lora_init(state.model.get(), options.lora.c_str()));
+  if (!state.adapter) return fail(ErrorKind::invalid_input, "the engine could not load the adapter '{}'", options.lora);
+  llama_adapter_lora* adapter = state.adapter.get();
+  float scale = 1;
+  if (llama_set_adapters_lora(state.context.get(), &adapter, 1, &scale) != 0)
+    return fail(ErrorKind::invalid_input, "the engine could not apply the adapter '{}'", options.lora);
+  return {};
+}
+
+std::uint32_t TextModel::n_row() const {
+  return state_->embeddings ? static_cast<std::uint32_t>(llama_model_n_embd(state_->model.get())) : n_vocab();
 }
 
 std::uint32_t TextModel::n_vocab() const { return static_cast<std::uint32_t>(llama_vocab_n_tokens(state_->vocab())); }
@@ -128,6 +149,9 @@ Result<> TextModel::decode() {
   return {};
 }
 
-std::span<const float> TextModel::logits(std::int32_t i) const { return {llama_get_logits_ith(state_->context.get(), i), n_vocab()}; }
+std::span<const float> TextModel::logits(std::int32_t i) const {
+  llama_context* context = state_->context.get();
+  return {state_->embeddings ? llama_get_embeddings_ith(context, i) : llama_get_logits_ith(context, i), n_row()};
+}
 
 }  // namespace linkcpp::llama

@@ -17,6 +17,8 @@ struct TextModelOptions {
   std::string device = "CPU";  ///< or a device of a plugin, such as "LINKCPP0" (found through GGML_BACKEND_PATH)
   bool repack = true;          ///< let the CPU rearrange weights for speed
   bool plain_experts = false;  ///< with repack: all but the experts, as the plugin does
+  bool embeddings = false;     ///< rows are the tokens' embeddings instead of logits, for models without an output matrix
+  std::string lora;            ///< LoRA adapter to apply; empty: none
   bool verbose = false;        ///< the engine's log on standard error; warnings come in any case
   int n_threads = 1;
   std::uint32_t n_batch = 512;  ///< most tokens of one batch, which is also computed at once
@@ -41,6 +43,8 @@ class TextModel {
   TextModel& operator=(const TextModel&) = delete;
 
   [[nodiscard]] std::uint32_t n_vocab() const;
+  /// Elements of a row: of the vocabulary, or of an embedding.
+  [[nodiscard]] std::uint32_t n_row() const;
   [[nodiscard]] Result<std::vector<Token>> tokenize(const std::string& text) const;
 
   /// Empties the KV cache.
@@ -50,13 +54,14 @@ class TextModel {
   void add(Token token, std::int32_t position, std::int32_t sequence, bool output);
   /// Computes the batch.
   Result<> decode();
-  /// Logits of the i-th token of the last batch, which must have been added with `output`; valid until the next decode().
+  /// Logits (or embedding) of the i-th token of the last batch, which must have been added with `output`; valid until the next decode().
   [[nodiscard]] std::span<const float> logits(std::int32_t i) const;
   [[nodiscard]] const std::vector<BatchTime>& times() const { return times_; }
 
  private:
   struct State;
   explicit TextModel(std::unique_ptr<State> state);
+  static Result<> apply_lora(const TextModelOptions& options, State& state);
   std::unique_ptr<State> state_;
   std::vector<BatchTime> times_;
 };

@@ -127,11 +127,11 @@ ggml_guid_t guid() {
 
 engine::ExpertFilter expert_filter() {
   const swarm::Backbone* backbone = state().backbone.get();
-  return [backbone](const engine::ExpertName& name, const ggml_tensor&) {
+  return [backbone](const engine::ExpertName& name, const ggml_tensor& leaf) {
     const engine::MoeLayer* layer = backbone->anatomy().find(name.layer);
     if (layer == nullptr) return false;
     for (const engine::ExpertTensor& tensor : layer->tensors) {
-      if (tensor.role == name.role) return true;
+      if (tensor.role == name.role) return tensor.fits(leaf);
     }
     return false;
   };

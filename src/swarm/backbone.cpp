@@ -137,6 +137,7 @@ class Star final : public Backbone {
       Journey& journey = journeys_[ticket];
       journey.begun = now();
       add(call.layer, {.steps = 1, .tokens = call.n_tokens, .pairs = call.experts.size()});
+      note_selected(call);
       for (std::uint32_t first = 0; first < call.n_tokens; first += tokens) {
         journey.parts.push_back(part_of(call, first, std::min(tokens, call.n_tokens - first)));
       }
@@ -177,8 +178,14 @@ class Star final : public Backbone {
     driver_.run_exclusive([this, ticket] { forget(ticket); });
   }
 
-  void pass_done() override {
-    driver_.run_exclusive([this] { ++account_.passes; });
+  void pass_done(const engine::PassSummary& summary) override {
+    driver_.run_exclusive([&] {
+      account_.passes += summary.regions > 0 ? 1 : 0;
+      account_.regions += summary.regions;
+      account_.matmuls.seen += summary.matmuls;
+      account_.matmuls.dispatched += summary.dispatched;
+      for (const std::string& weight : summary.on_base) ++account_.matmuls.on_base[weight];
+    });
   }
 
  private:
@@ -420,6 +427,14 @@ class Star final : public Backbone {
     account_.total += tally;
   }
 
+  void note_selected(const engine::RegionCall& call) {
+    std::vector<bool>& selected = account_.selected[call.layer];
+    for (const std::int32_t expert : call.experts) {
+      if (selected.size() <= static_cast<std::size_t>(expert)) selected.resize(static_cast<std::size_t>(expert) + 1);
+      selected[static_cast<std::size_t>(expert)] = true;
+    }
+  }
+
   /// Takes a request out of the books; none if it is unknown, as for every answer that comes too late, or was sent to another worker:
   /// request ids are small numbers, and nobody may answer for somebody else. What is not in the books must not reach the dispatcher.
   std::optional<Outstanding> take(std::uint64_t request, const PeerPtr& peer) {
@@ -563,8 +578,16 @@ class Star final : public Backbone {
     for (const PeerPtr& peer : peers_) {
       if (peer->id) workers[peer->name]["rtt_us"] = peer->link->stats().rtt.count();
     }
-    status_.emit(
-        {{"event", "account"}, {"passes", account_.passes}, {"total", to_json(account_.total)}, {"layers", layers}, {"workers", workers}});
+    Json selected = Json::object();
+    for (const auto& [layer, experts] : account_.selected) selected[std::to_string(layer)] = std::ranges::count(experts, true);
+    status_.emit({{"event", "account"},
+                  {"passes", account_.passes},
+                  {"regions", account_.regions},
+                  {"matmuls", to_json(account_.matmuls)},
+                  {"selected", selected},
+                  {"total", to_json(account_.total)},
+                  {"layers", layers},
+                  {"workers", workers}});
   }
 
   Config config_;

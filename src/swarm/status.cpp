@@ -35,6 +35,10 @@ nlohmann::json to_json(const dispatch::Tally& t) {
           {"queued_us", us(t.queued)}};
 }
 
+nlohmann::json to_json(const dispatch::MatmulCount& count) {
+  return {{"seen", count.seen}, {"dispatched", count.dispatched}, {"on_base", count.on_base}};
+}
+
 StatusChannel::StatusChannel(int fd) : fd_(fd) {
   if (fd_ < 0) return;
   struct stat info{};

@@ -9,6 +9,7 @@ namespace linkcpp::swarm {
 
 /// A tally as JSON; times in whole microseconds.
 nlohmann::json to_json(const dispatch::Tally& tally);
+nlohmann::json to_json(const dispatch::MatmulCount& count);
 
 /// Writes events to a file descriptor that it does not own. A reader that does not keep up loses events but never blocks the
 /// engine; one that went away is forgotten. Threading: callers are mutually exclusive (the driving side).

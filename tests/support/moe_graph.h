@@ -19,7 +19,9 @@ struct MoeShape {
   bool bias = false;            ///< ADD_ID behind every matmul
   bool weight_before = false;   ///< router weights multiply the input instead of the output
   bool gated = true;            ///< false: up, activation, down
+  bool squared = false;         ///< ungated: the square of the activation
   bool shared_expert = false;   ///< work that does not need the routed result
+  bool lora = false;            ///< an adapter on every matrix of the experts, of its own stacked matmuls
   bool scale_tensor = false;    ///< a pair scalar that is computed after the up matmul
   bool reduce = true;           ///< sum over slots by views and adds
   bool observe_up = false;      ///< mark the up result as an output, as an evaluation callback does
@@ -67,6 +69,18 @@ class MoeGraphBuilder {
     return leaf(ggml_new_tensor_3d(g_.context.get(), s_.weight_type, n_in, n_out, s_.n_expert), layer,
                 std::format("ffn_{}_{}.weight", which, s_.suffix));
   }
+  /// Rows times a stacked matrix, and times the matrix that an adapter adds to it.
+  ggml_tensor* multiply(ggml_tensor* weight, ggml_tensor* rows, ggml_tensor* ids, int layer, const std::string& which) {
+    ggml_context* c = g_.context.get();
+    ggml_tensor* product = ggml_mul_mat_id(c, weight, rows, ids);
+    if (!s_.lora) return product;
+    const auto part = [&](const char* side, std::int64_t n_in, std::int64_t n_out) {
+      return leaf(ggml_new_tensor_3d(c, GGML_TYPE_F32, n_in, n_out, s_.n_expert), layer,
+                  std::format("ffn_{}_{}.weight.lora_{}", which, s_.suffix, side));
+    };
+    ggml_tensor* low = ggml_mul_mat_id(c, part("a", weight->ne[0], 2), rows, ids);
+    return ggml_add(c, product, ggml_scale(c, ggml_mul_mat_id(c, part("b", 2, weight->ne[1]), low, ids), 0.5f));
+  }
   ggml_tensor* with_bias(ggml_tensor* rows, int layer, const std::string& which, ggml_tensor* ids) {
     if (!s_.bias) return rows;
     ggml_tensor* b = ggml_new_tensor_2d(g_.context.get(), GGML_TYPE_F32, rows->ne[0], s_.n_expert);
@@ -81,14 +95,14 @@ class MoeGraphBuilder {
       ggml_tensor* up = ggml_view_3d(c, both, s_.n_ff, both->ne[1], both->ne[2], both->nb[1], both->nb[2], s_.n_ff * sizeof(float));
       return ggml_swiglu_split(c, gate, up);
     }
-    ggml_tensor* up = with_bias(ggml_mul_mat_id(c, experts(layer, "up", s_.n_embd, s_.n_ff), x, ids), layer, "up", ids);
+    ggml_tensor* up = with_bias(multiply(experts(layer, "up", s_.n_embd, s_.n_ff), x, ids, layer, "up"), layer, "up", ids);
     if (s_.observe_up) ggml_set_output(up);
     if (s_.scale_tensor) {
       ggml_tensor* scales = leaf(ggml_new_tensor_3d(c, GGML_TYPE_F32, 1, s_.n_expert, 1), layer, "ffn_up_exps.scale");
       up = ggml_mul(c, up, ggml_get_rows(c, ggml_repeat_4d(c, scales, 1, s_.n_expert, s_.n_tokens, 1), ids));
     }
-    if (!s_.gated) return ggml_relu(c, up);
-    ggml_tensor* gate = with_bias(ggml_mul_mat_id(c, experts(layer, "gate", s_.n_embd, s_.n_ff), x, ids), layer, "gate", ids);
+    if (!s_.gated) return s_.squared ? ggml_sqr(c, ggml_relu(c, up)) : ggml_relu(c, up);
+    ggml_tensor* gate = with_bias(multiply(experts(layer, "gate", s_.n_embd, s_.n_ff), x, ids, layer, "gate"), layer, "gate", ids);
     return ggml_swiglu_split(c, gate, up);
   }
 
@@ -104,7 +118,7 @@ class MoeGraphBuilder {
       x = ggml_mul(c, wide, weights);
     }
     ggml_tensor* rows = activation(x, layer, ids);
-    rows = with_bias(ggml_mul_mat_id(c, experts(layer, "down", s_.n_ff, s_.n_embd), rows, ids), layer, "down", ids);
+    rows = with_bias(multiply(experts(layer, "down", s_.n_ff, s_.n_embd), rows, ids, layer, "down"), layer, "down", ids);
     if (!s_.weight_before) rows = ggml_mul(c, rows, weights);
     ggml_tensor* sum = s_.reduce ? reduce(rows) : ggml_cont_2d(c, ggml_permute(c, rows, 1, 0, 2, 3), s_.top_k, s_.n_embd * s_.n_tokens);
     if (!s_.reduce) sum = ggml_reshape_2d(c, ggml_sum_rows(c, sum), s_.n_embd, s_.n_tokens);

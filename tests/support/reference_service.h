@@ -35,10 +35,19 @@ class ReferenceService final : public engine::ExpertService {
     return {};
   }
   void abandon(Ticket ticket) override { calls_.erase(ticket); }
-  void pass_done() override { ++passes; }
+  void pass_done(const engine::PassSummary& summary) override {
+    ++passes;
+    regions = summary.regions;
+    matmuls = summary.matmuls;
+    dispatched = summary.dispatched;
+    on_base.assign(summary.on_base.begin(), summary.on_base.end());
+  }
   [[nodiscard]] std::size_t in_flight() const { return calls_.size(); }
 
   int begun = 0, passes = 0;
+  // Of the latest pass.
+  std::uint32_t regions = 0, matmuls = 0, dispatched = 0;
+  std::vector<std::string> on_base;
   bool fail_next = false, fail_await = false;
 
  private:
@@ -76,6 +85,12 @@ class ReferenceService final : public engine::ExpertService {
           break;
         case wire::OpKind::unary:
           t = ggml_unary(c, a, static_cast<ggml_unary_op>(op.params[0]));
+          break;
+        case wire::OpKind::add:
+          t = ggml_add(c, a, b);
+          break;
+        case wire::OpKind::sqr:
+          t = ggml_sqr(c, a);
           break;
         case wire::OpKind::glu:
           t = ggml_glu_split(c, a, b, static_cast<ggml_glu_op>(op.params[0]));

@@ -15,6 +15,8 @@
 #include <fstream>
 #include <memory>
 #include <nlohmann/json.hpp>
+#include <optional>
+#include <random>
 #include <span>
 #include <sstream>
 #include <stdexcept>
@@ -68,10 +70,14 @@ struct Target {
 
 struct RecordOptions {
   std::string text;
+  std::optional<std::uint32_t> random_tokens;  ///< seed; for models without a vocabulary
   Target target;
   std::vector<std::uint32_t> lengths{1, 7, 64, 512};
   std::uint32_t n_decode = 16, parallel = 4;
 };
+
+/// The token that follows: the most likely one; a row of embeddings names none, but stands for some token all the same.
+Token next_token(const TextModel& engine, std::int32_t i) { return static_cast<Token>(argmax(engine.logits(i)) % engine.n_vocab()); }
 
 /// A prompt in one batch, all its rows; then greedy tokens one at a time.
 void record_prompt(TextModel& engine, std::span<const Token> prompt, std::uint32_t n_decode, Sink& sink) {
@@ -82,14 +88,14 @@ void record_prompt(TextModel& engine, std::span<const Token> prompt, std::uint32
   value(engine.decode());
   value(sink.group(std::format("prompt of {}", n), n));
   for (std::uint32_t i = 0; i < n; ++i) value(sink.row(i + 1 < n ? prompt[i + 1] : no_target, engine.logits(static_cast<std::int32_t>(i))));
-  auto token = static_cast<Token>(argmax(engine.logits(static_cast<std::int32_t>(n - 1))));
+  Token token = next_token(engine, static_cast<std::int32_t>(n - 1));
   value(sink.group(std::format("decoding after {}", n), n_decode));
   for (std::uint32_t i = 0; i < n_decode; ++i) {
     engine.clear_batch();
     engine.add(token, static_cast<std::int32_t>(n + i), 0, true);
     value(engine.decode());
     value(sink.row(no_target, engine.logits(0)));
-    token = static_cast<Token>(argmax(engine.logits(0)));
+    token = next_token(engine, 0);
   }
 }
 
@@ -111,7 +117,7 @@ void record_parallel(TextModel& engine, std::span<const Token> tokens, const Rec
   value(sink.group(std::format("{} sequences, {} tokens", options.parallel, total), total));
   for (std::uint32_t i = 0; i < total; ++i) value(sink.row(no_target, engine.logits(static_cast<std::int32_t>(i))));
   std::vector<Token> next;
-  for (const std::uint32_t i : last) next.push_back(static_cast<Token>(argmax(engine.logits(static_cast<std::int32_t>(i)))));
+  for (const std::uint32_t i : last) next.push_back(next_token(engine, static_cast<std::int32_t>(i)));
   value(sink.group(std::format("decoding {} sequences after {}", options.parallel, total), options.n_decode * options.parallel));
   for (std::uint32_t step = 0; step < options.n_decode; ++step) {
     engine.clear_batch();
@@ -120,9 +126,8 @@ void record_parallel(TextModel& engine, std::span<const Token> tokens, const Rec
     }
     value(engine.decode());
     for (std::uint32_t s = 0; s < options.parallel; ++s) {
-      const Row row = engine.logits(static_cast<std::int32_t>(s));
-      value(sink.row(no_target, row));
-      next[s] = static_cast<Token>(argmax(row));
+      value(sink.row(no_target, engine.logits(static_cast<std::int32_t>(s))));
+      next[s] = next_token(engine, static_cast<std::int32_t>(s));
     }
   }
 }
@@ -133,6 +138,13 @@ std::string read_text(const std::string& path) {
   std::ostringstream text;
   text << in.rdbuf();
   return std::move(text).str();
+}
+
+std::vector<Token> random_tokens(std::uint32_t seed, std::uint32_t n, std::uint32_t n_vocab) {
+  std::mt19937 random(seed);
+  std::vector<Token> tokens(n);
+  for (Token& token : tokens) token = static_cast<Token>(random() % n_vocab);
+  return tokens;
 }
 
 std::string describe(const TextModelOptions& options, const char* what) {
@@ -148,9 +160,9 @@ int with_sink(const Target& target, const TextModel& engine, const std::string& 
     Discard discard;
     work(discard);
   } else if (!target.out.empty()) {
-    work(*value(Recorder::create(target.out, engine.n_vocab(), about)));
+    work(*value(Recorder::create(target.out, engine.n_row(), about)));
   } else {
-    const auto comparer = value(Comparer::open(target.against, engine.n_vocab()));
+    const auto comparer = value(Comparer::open(target.against, engine.n_row()));
     work(*comparer);
     report = comparer->comparison().to_json();
   }
@@ -167,7 +179,8 @@ int record(const TextModelOptions& model, const RecordOptions& options) {
   wide.n_ctx = longest + options.n_decode + 64;
   wide.n_seq = std::max(1u, options.parallel);
   const auto engine = value(TextModel::load(wide));
-  const std::vector<Token> tokens = value(engine->tokenize(read_text(options.text)));
+  const std::vector<Token> tokens = options.random_tokens ? random_tokens(*options.random_tokens, longest, engine->n_vocab())
+                                                          : value(engine->tokenize(read_text(options.text)));
   if (tokens.size() < longest)
     throw std::runtime_error(std::format("the text has {} tokens, --lengths asks for {}", tokens.size(), longest));
   return with_sink(options.target, *engine, describe(model, "record"), [&](Sink& sink) {
@@ -222,6 +235,8 @@ void add_model_options(CLI::App& command, TextModelOptions& options) {
   command.add_option("--threads", options.n_threads, "Threads of the engine")->check(CLI::Range(1, 1024))->capture_default_str();
   command.add_flag("!--no-repack", options.repack, "Keep the file's layout of weights");
   command.add_flag("--plain-experts", options.plain_experts, "Keep the file's layout of experts and repack the rest, as the plugin does");
+  command.add_flag("--embeddings", options.embeddings, "Rows of embeddings instead of logits");
+  command.add_option("--lora", options.lora, "LoRA adapter to apply")->check(CLI::ExistingFile);
   command.add_flag("-v,--verbose", options.verbose, "Show the engine's log and progress");
 }
 
@@ -244,7 +259,10 @@ int main(int argc, char** argv) {
   std::string a, b;
   auto* record_command = app.add_subcommand("record", "Prompts of several lengths, greedy decoding, several sequences in a batch");
   add_model_options(*record_command, model);
-  record_command->add_option("--text", recording.text, "Text whose beginning is the prompt")->required();
+  auto* prompt = record_command->add_option_group("prompt", "Where tokens come from");
+  prompt->add_option("--text", recording.text, "Text whose beginning is the prompt");
+  prompt->add_option("--random-tokens", recording.random_tokens, "Seed of random tokens, for models without a vocabulary");
+  prompt->require_option(1);
   record_command->add_option("--lengths", recording.lengths, "Prompt lengths in tokens")->delimiter(',')->capture_default_str();
   record_command->add_option("--n-decode", recording.n_decode, "Tokens to decode after each prompt")->capture_default_str();
   record_command->add_option("--parallel", recording.parallel, "Sequences in one batch; 1: none")

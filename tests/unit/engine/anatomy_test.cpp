@@ -563,5 +563,21 @@ TEST_F(SynthModel, OneFileAndPartsAreOneModel) {
   }
 }
 
+TEST(ExpertTensorFit, TypeAndShapeTellADraftModelsTensorsApart) {
+  const std::unique_ptr<ggml_context, void (*)(ggml_context*)> context(
+      ggml_init({.mem_size = 1 << 16, .mem_buffer = nullptr, .no_alloc = true}), ggml_free);
+  ggml_context* c = context.get();
+  const ExpertTensor weight{.type = GGML_TYPE_F16, .n_in = 32, .n_out = 16, .n_expert = 8};
+  EXPECT_TRUE(weight.fits(*ggml_new_tensor_3d(c, GGML_TYPE_F16, 32, 16, 8)));
+  EXPECT_FALSE(weight.fits(*ggml_new_tensor_3d(c, GGML_TYPE_F32, 32, 16, 8)));
+  EXPECT_FALSE(weight.fits(*ggml_new_tensor_3d(c, GGML_TYPE_F16, 64, 16, 8)));
+  EXPECT_FALSE(weight.fits(*ggml_new_tensor_3d(c, GGML_TYPE_F16, 32, 32, 8)));
+  EXPECT_FALSE(weight.fits(*ggml_new_tensor_3d(c, GGML_TYPE_F16, 32, 16, 4)));
+  const ExpertTensor bias{.type = GGML_TYPE_F32, .is_bias = true, .n_out = 16, .n_expert = 8};
+  EXPECT_TRUE(bias.fits(*ggml_new_tensor_2d(c, GGML_TYPE_F32, 16, 8)));
+  EXPECT_FALSE(bias.fits(*ggml_new_tensor_2d(c, GGML_TYPE_F32, 16, 9)));
+  EXPECT_FALSE(bias.fits(*ggml_new_tensor_3d(c, GGML_TYPE_F32, 16, 8, 2)));
+}
+
 }  // namespace
 }  // namespace linkcpp::engine

@@ -54,6 +54,7 @@ void check_invariants(const MoeGraph& moe, const Plan& p) {
     }
   }
   EXPECT_THAT(stage, testing::Each(2));
+  EXPECT_EQ(p.matmuls, p.dispatched + p.on_base.size());
   for (const Region& region : p.regions) EXPECT_TRUE(wire::check_program(region.program).has_value());
   EXPECT_GT(ggml_graph_n_nodes(moe.graph), 0);
 }
@@ -149,6 +150,37 @@ TEST(Region, UngatedTopOneAndTopTwo) {
   }
 }
 
+TEST(Region, OneTokenWithOneExpertIsOneReducedRegion) {
+  for (const bool merged : {false, true}) {
+    const MoeGraph moe = build_moe_graph({.top_k = 1, .n_tokens = 1, .n_layers = 2, .merged_gate_up = merged});
+    const Plan p = plan(moe);
+    check_invariants(moe, p);
+    ASSERT_EQ(p.regions.size(), 2);
+    EXPECT_TRUE(p.regions[0].reduced);
+    EXPECT_TRUE(p.regions[1].reduced);
+  }
+}
+
+TEST(Region, SquaredActivationBelongsToTheRegion) {
+  const MoeGraph moe = build_moe_graph({.gated = false, .squared = true});
+  const Plan p = plan(moe);
+  check_invariants(moe, p);
+  ASSERT_EQ(p.regions.size(), 1);
+  EXPECT_THAT(kinds(p.regions[0]), ElementsAre(OpKind::mul_mat_id, OpKind::unary, OpKind::sqr, OpKind::mul_mat_id, OpKind::mul));
+}
+
+/// The adapter lies on the base, which needs the rows inside of the region for it: every matrix goes to the workers by itself.
+TEST(Region, AdapterOnExpertsStaysOnTheBaseAndItsMatricesAreDispatched) {
+  const MoeGraph moe = build_moe_graph({.lora = true});
+  const Plan p = plan(moe);
+  check_invariants(moe, p);
+  ASSERT_EQ(p.regions.size(), 3);
+  for (const Region& region : p.regions) EXPECT_THAT(kinds(region), ElementsAre(OpKind::mul_mat_id));
+  EXPECT_EQ(p.dispatched, 3);
+  EXPECT_EQ(p.on_base.size(), 6);
+  for (const std::string& name : p.on_base) EXPECT_THAT(name, testing::HasSubstr(".lora_"));
+}
+
 TEST(Region, LateScaleIsAnInputThatIsReadLater) {
   const MoeGraph moe = build_moe_graph({.scale_tensor = true});
   const Plan p = plan(moe);
@@ -209,6 +241,17 @@ TEST(Region, OtherTensorsWithExpertsAreLeftAlone) {
   EXPECT_EQ(p.error, "");
   EXPECT_TRUE(p.regions.empty());
   EXPECT_EQ(p.base_nodes.size(), static_cast<std::size_t>(ggml_graph_n_nodes(moe.graph)));
+}
+
+TEST(Region, EveryStackedMatmulIsCountedWhereItIsComputed) {
+  const Plan all = plan(build_moe_graph({.n_layers = 3}));
+  EXPECT_EQ(all.matmuls, 9);
+  EXPECT_EQ(all.dispatched, 9);
+  EXPECT_TRUE(all.on_base.empty());
+  const Plan none = plan(build_moe_graph({.suffix = "vexps"}));
+  EXPECT_EQ(none.matmuls, 3);
+  EXPECT_EQ(none.dispatched, 0);
+  EXPECT_THAT(none.on_base, testing::UnorderedElementsAre("ffn_up_vexps.weight", "ffn_gate_vexps.weight", "ffn_down_vexps.weight"));
 }
 
 TEST(Region, ExpertWeightOutsideOfARegionFailsLoudly) {

@@ -113,11 +113,16 @@ std::vector<MoeShape> shapes() {
           {.n_layers = 4},
           {.n_tokens = 1, .n_layers = 3},
           {.top_k = 1, .n_layers = 2},
+          {.top_k = 1, .n_tokens = 1, .n_layers = 2},
           {.top_k = 8, .n_tokens = 17, .n_layers = 2},
           {.n_layers = 3, .shared_expert = true},
           {.n_layers = 2, .merged_gate_up = true, .bias = true},
           {.n_layers = 2, .weight_before = true, .shared_expert = true},
           {.n_layers = 2, .gated = false},
+          {.n_layers = 2, .gated = false, .squared = true, .shared_expert = true},
+          {.n_layers = 2, .shared_expert = true, .lora = true},
+          {.top_k = 1, .n_tokens = 1, .n_layers = 2, .lora = true},
+          {.n_layers = 2, .gated = false, .squared = true, .lora = true},
           {.n_layers = 3, .scale_tensor = true},
           {.n_layers = 2, .reduce = false},
           {.n_layers = 2, .observe_up = true},
@@ -183,6 +188,23 @@ TEST(Runner, ModelWithOnlySomeMatricesRemote) {
   ASSERT_EQ(bench.run(runner), GGML_STATUS_SUCCESS) << runner.error();
   EXPECT_EQ(bench.output(), expected);
   EXPECT_EQ(service.begun, 1);
+  EXPECT_EQ(service.regions, 1);
+  EXPECT_EQ(service.matmuls, 3);
+  EXPECT_EQ(service.dispatched, 1);
+  EXPECT_THAT(service.on_base, testing::UnorderedElementsAre("ffn_gate_exps.weight", "ffn_down_exps.weight"));
+}
+
+TEST(Runner, GraphWhoseExpertsAllStayOnTheBaseIsReported) {
+  Bench bench({});
+  const Workers workers(bench.moe());
+  ReferenceService service = workers.service();
+  Runner runner(bench.base(), &service, [](const ExpertName&, const ggml_tensor&) { return false; }, {});
+  const std::vector<float> expected = bench.plain();
+  ASSERT_EQ(bench.run(runner), GGML_STATUS_SUCCESS);
+  EXPECT_EQ(bench.output(), expected);
+  EXPECT_EQ(service.begun, 0);
+  EXPECT_EQ(service.regions, 0);
+  EXPECT_EQ(service.on_base.size(), 3);
 }
 
 TEST(Runner, PlansAreCachedByGraphIdentity) {

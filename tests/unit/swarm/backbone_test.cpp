@@ -4,7 +4,10 @@
 #include <gtest/gtest.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <filesystem>
+#include <map>
+#include <set>
 #include <thread>
 
 #include "net/driver.h"
@@ -279,6 +282,30 @@ TEST_F(TwoWorkers, AWorkerCannotFailTheRequestOfAnother) {
   const auto done = backbone_->await(*ticket, call_, {});
   ASSERT_TRUE(done) << done.error().message;
   EXPECT_EQ(output_[4], 40);
+}
+
+TEST_F(TwoWorkers, TheAccountTellsMatmulsAndChosenExperts) {
+  auto ticket = backbone_->begin(call_);
+  ASSERT_TRUE(ticket);
+  const auto low = low_->next(wire::FrameType::dispatch), high = high_->next(wire::FrameType::dispatch);
+  ASSERT_TRUE(low && high);
+  high_->send(answer(high->header.request, 40));
+  low_->send(answer(low->header.request, 10));
+  ASSERT_TRUE(backbone_->await(*ticket, call_, {}));
+  const std::vector<std::string> on_base{"attn_v_exps.weight"}, none;
+  backbone_->pass_done({.regions = 1, .matmuls = 4, .dispatched = 3, .on_base = on_base});
+  backbone_->pass_done({.regions = 1, .matmuls = 3, .dispatched = 3, .on_base = none});
+  backbone_->pass_done({.regions = 0, .matmuls = 1, .dispatched = 0, .on_base = on_base});
+  const dispatch::Account account = backbone_->account();
+  EXPECT_EQ(account.passes, 2) << "a graph without regions is no pass";
+  EXPECT_EQ(account.regions, 2);
+  EXPECT_EQ(account.matmuls.seen, 8);
+  EXPECT_EQ(account.matmuls.dispatched, 6);
+  EXPECT_EQ(account.matmuls.on_base, (std::map<std::string, std::uint64_t>{{"attn_v_exps.weight", 2}}));
+  const std::vector<bool>& selected = account.selected.at(call_.layer);
+  const std::set<std::int32_t> expected(call_.experts.begin(), call_.experts.end());
+  EXPECT_EQ(std::ranges::count(selected, true), static_cast<std::ptrdiff_t>(expected.size()));
+  for (const std::int32_t expert : expected) EXPECT_TRUE(selected[static_cast<std::size_t>(expert)]);
 }
 
 }  // namespace
