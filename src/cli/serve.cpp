@@ -17,8 +17,8 @@
 #include "net/token.h"
 #include "serve/address.h"
 #include "serve/admin.h"
-#include "serve/http_client.h"
 #include "serve/holes.h"
+#include "serve/http_client.h"
 #include "serve/locate.h"
 #include "serve/plugin_config.h"
 #include "serve/progress.h"
@@ -65,13 +65,14 @@ Result<> check_passed_on_without_experts(const std::vector<std::string>& argumen
   for (const std::string& argument : arguments) {
     const std::string_view name = std::string_view(argument).substr(0, argument.find('='));
     for (const std::string_view refused :
-         {"-ngl", "--gpu-layers", "--n-gpu-layers", "-ot", "--override-tensor", "-cmoe", "--cpu-moe", "-ncmoe", "--n-cpu-moe", "--mlock", "--no-mmap",
-          "-dio", "--direct-io", "-lm", "--load-mode", "--check-tensors", "-sm", "--split-mode"}) {
+         {"-ngl", "--gpu-layers", "--n-gpu-layers", "-ot", "--override-tensor", "-cmoe", "--cpu-moe", "-ncmoe", "--n-cpu-moe", "--mlock",
+          "--no-mmap", "-dio", "--direct-io", "-lm", "--load-mode", "--check-tensors", "-sm", "--split-mode"}) {
       if (name == refused)
-        return fail(ErrorKind::invalid_input,
-                    "'{}' behind '--' cannot be used with a backbone file: it has no experts, so it must be mapped, and every layer must be "
-                    "on the plugin's device; leave it out, or serve the whole model",
-                    argument);
+        return fail(
+            ErrorKind::invalid_input,
+            "'{}' behind '--' cannot be used with a backbone file: it has no experts, so it must be mapped, and every layer must be "
+            "on the plugin's device; leave it out, or serve the whole model",
+            argument);
     }
   }
   return {};

@@ -52,8 +52,10 @@ Result<int> run_verify(const SliceOptions& options, serve::Progress& progress) {
     return fail(ErrorKind::invalid_input, "{} of the slices were damaged (first: {}); run `linkcpp slice` again to write them again",
                 found->damaged.size(), found->damaged[0]);
   if (found->missing != 0)
-    return fail(ErrorKind::not_found, "{} of the wanted slices are missing (first: {}); run `linkcpp slice` again, or name what should be there "
-                "with --experts", found->missing, found->first_missing);
+    return fail(ErrorKind::not_found,
+                "{} of the wanted slices are missing (first: {}); run `linkcpp slice` again, or name what should be there "
+                "with --experts",
+                found->missing, found->first_missing);
   return finish(options, {{"slices", found->objects}, {"bytes", found->bytes}, {"damaged", 0}, {"missing", 0}},
                 std::format("{}: {} slices, {}, all sound", options.verify, found->objects, human(found->bytes)));
 }
@@ -61,7 +63,8 @@ Result<int> run_verify(const SliceOptions& options, serve::Progress& progress) {
 Result<int> run_restore(const SliceOptions& options) {
   auto restored = engine::restore_holes(std::filesystem::path(options.restore) / engine::backbone_file_name);
   if (!restored) return pass(restored);
-  return finish(options, {{"restored", *restored}}, *restored ? "the file of holes was made again" : "the file of holes is as it should be");
+  return finish(options, {{"restored", *restored}},
+                *restored ? "the file of holes was made again" : "the file of holes is as it should be");
 }
 
 Result<int> run_index(const SliceOptions& options, const engine::Anatomy& anatomy, serve::Progress& progress) {
@@ -79,7 +82,8 @@ Result<int> run_cut(const SliceOptions& options, const engine::Anatomy& anatomy,
   if (!ranges) return pass(ranges);
   if (options.backbone_only) {
     if (auto made = slice::make_folder(options.out); !made) return pass(made);
-    if (auto written = engine::write_backbone(anatomy, options.out, std::nullopt, shown_progress(progress, "writing the backbone")); !written)
+    if (auto written = engine::write_backbone(anatomy, options.out, std::nullopt, shown_progress(progress, "writing the backbone"));
+        !written)
       return pass(written);
     progress.clear();
     return finish(options, {{"backbone", (std::filesystem::path(options.out) / engine::backbone_file_name).string()}},
@@ -90,10 +94,13 @@ Result<int> run_cut(const SliceOptions& options, const engine::Anatomy& anatomy,
   progress.clear();
   if (!cut) return pass(cut);
   return finish(options,
-                {{"out", options.out}, {"index", wire::to_hex(cut->digest)}, {"written", cut->written}, {"written_bytes", cut->written_bytes},
+                {{"out", options.out},
+                 {"index", wire::to_hex(cut->digest)},
+                 {"written", cut->written},
+                 {"written_bytes", cut->written_bytes},
                  {"kept", cut->kept}},
-                std::format("{}: {} slices written ({}), {} were there; index {}", options.out, cut->written, human(cut->written_bytes), cut->kept,
-                            wire::to_hex(cut->digest)));
+                std::format("{}: {} slices written ({}), {} were there; index {}", options.out, cut->written, human(cut->written_bytes),
+                            cut->kept, wire::to_hex(cut->digest)));
 }
 
 Result<int> run_slice(const SliceOptions& options) {
@@ -101,7 +108,8 @@ Result<int> run_slice(const SliceOptions& options) {
   if (!options.verify.empty()) return run_verify(options, progress);
   if (!options.restore.empty()) return run_restore(options);
   if (options.model.empty() || (options.out.empty() && options.index_only.empty()))
-    return fail(ErrorKind::invalid_input, "name a model and a folder: linkcpp slice MODEL.gguf --out DIR (or --index-only FILE, --verify DIR)");
+    return fail(ErrorKind::invalid_input,
+                "name a model and a folder: linkcpp slice MODEL.gguf --out DIR (or --index-only FILE, --verify DIR)");
   auto anatomy = engine::read_anatomy(options.model);
   if (!anatomy) return pass(anatomy);
   return options.index_only.empty() ? run_cut(options, *anatomy, progress) : run_index(options, *anatomy, progress);

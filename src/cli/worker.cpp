@@ -111,9 +111,10 @@ int run(const WorkerOptions& options) {
   auto anatomy = engine::read_anatomy(options.model);
   if (!anatomy) return report(anatomy.error());
   if (anatomy->experts_absent)
-    return report({ErrorKind::invalid_input, std::format("{} is a backbone file: it has no experts to compute; name the whole model, or slices "
-                                                         "that `linkcpp slice` cut from it",
-                                                         options.model)});
+    return report(
+        {ErrorKind::invalid_input, std::format("{} is a backbone file: it has no experts to compute; name the whole model, or slices "
+                                               "that `linkcpp slice` cut from it",
+                                               options.model)});
   auto server = server_options(options, *anatomy);
   if (!server) return report(server.error());
   auto host = open_host(*anatomy, options);

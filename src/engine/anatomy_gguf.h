@@ -34,7 +34,7 @@ inline constexpr std::size_t max_kept_text = 4096;
 /// One tensor of the header. Its bytes [offset, offset + bytes) lie in the file.
 struct GgufTensor {
   std::string name;
-  int type = 0;  ///< ggml_type, known to the engine
+  int type = 0;              ///< ggml_type, known to the engine
   std::uint32_t n_dims = 0;  ///< as written; the others are 1
   std::array<std::int64_t, 4> ne{1, 1, 1, 1};
   std::uint64_t bytes = 0;

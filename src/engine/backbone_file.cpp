@@ -269,7 +269,8 @@ Result<bool> restore_holes(const fs::path& backbone) {
   const std::string name = backbone.filename().string();
   const std::size_t digits = name.rfind("-00001-of-00002.gguf");
   if (digits == std::string::npos)
-    return fail(ErrorKind::invalid_input, "{} must be called …-00001-of-00002.gguf for the engine to find its second file.", backbone.string());
+    return fail(ErrorKind::invalid_input, "{} must be called …-00001-of-00002.gguf for the engine to find its second file.",
+                backbone.string());
   const fs::path holes = backbone.parent_path() / (name.substr(0, digits) + "-00002-of-00002.gguf");
   std::error_code absent;
   if (const auto there = fs::file_size(holes, absent); !absent && std::cmp_equal(there, *bytes)) return false;

@@ -36,7 +36,9 @@ constexpr std::uint64_t spare_bytes = 16u << 20;  // index, headers, the file sy
 
 std::string why() { return std::generic_category().message(errno); }
 
-std::unexpected<Error> interrupted() { return fail(ErrorKind::unavailable, "interrupted; what is done stays, run the same command again to go on"); }
+std::unexpected<Error> interrupted() {
+  return fail(ErrorKind::unavailable, "interrupted; what is done stays, run the same command again to go on");
+}
 
 /// A new object under a temporary name; gone unless it gets its own.
 class ObjectFile {
@@ -221,14 +223,16 @@ std::string stamp_of(const engine::Anatomy& anatomy) {
 Result<> check_folder(const engine::Anatomy& anatomy, const fs::path& folder) {
   std::error_code error;
   if (!fs::exists(folder, error)) return {};
-  if (!fs::is_directory(folder, error)) return fail(ErrorKind::invalid_input, "{} is not a folder; name another with --out.", folder.string());
+  if (!fs::is_directory(folder, error))
+    return fail(ErrorKind::invalid_input, "{} is not a folder; name another with --out.", folder.string());
   if (fs::is_empty(folder, error)) return {};
   if (fs::exists(folder / index_file_name, error)) {
     auto text = read_text(folder / index_file_name, store::max_index_bytes);
     if (!text) return pass(text);
     auto index = store::decode_index(*text);
-    if (!index) return fail(ErrorKind::invalid_input, "{}: {}; remove the folder, or name another with --out.",
-                            (folder / index_file_name).string(), index.error().message);
+    if (!index)
+      return fail(ErrorKind::invalid_input, "{}: {}; remove the folder, or name another with --out.", (folder / index_file_name).string(),
+                  index.error().message);
     if (index->model != anatomy.digest)
       return fail(ErrorKind::invalid_input, "{} holds slices of another model ({}); name another folder with --out.", folder.string(),
                   index->name.empty() ? index->architecture : index->name);
@@ -237,7 +241,8 @@ Result<> check_folder(const engine::Anatomy& anatomy, const fs::path& folder) {
   if (fs::exists(folder / "cut.journal", error)) {
     auto text = read_text(folder / "cut.journal", 1u << 30);
     if (text && !text->starts_with("linkcpp cut 1 " + wire::to_hex(anatomy.digest)))
-      return fail(ErrorKind::invalid_input, "{} holds the beginning of another model's slices; name another folder with --out.", folder.string());
+      return fail(ErrorKind::invalid_input, "{} holds the beginning of another model's slices; name another folder with --out.",
+                  folder.string());
     return {};
   }
   return fail(ErrorKind::invalid_input, "{} is not empty and holds no slices of linkcpp; name a new folder with --out.", folder.string());
@@ -257,7 +262,8 @@ class Cutting {
     result_.digest = store::index_digest(result_.index);
     if (auto written = write_index(); !written) return pass(written);
     if (request_.backbone) {
-      if (auto written = engine::write_backbone(anatomy_, request_.folder, result_.digest, options_.progress); !written) return pass(written);
+      if (auto written = engine::write_backbone(anatomy_, request_.folder, result_.digest, options_.progress); !written)
+        return pass(written);
     }
     journal_.remove();
     std::error_code ignored;
@@ -289,11 +295,12 @@ class Cutting {
     const auto room = fs::space(request_.folder, error);
     const std::uint64_t needed = write_bytes_ + (request_.backbone ? engine::backbone_bytes(anatomy_) : 0) + spare_bytes;
     if (error || room.available >= needed) return {};
-    return fail(ErrorKind::io,
-                "the disk of {} is too full: {} MB are needed ({} MB of slices, {} MB of backbone), {} MB are free; make room, name a folder "
-                "elsewhere with --out, or cut fewer experts with --experts.",
-                request_.folder.string(), needed / 1'000'000, write_bytes_ / 1'000'000,
-                request_.backbone ? engine::backbone_bytes(anatomy_) / 1'000'000 : 0, room.available / 1'000'000);
+    return fail(
+        ErrorKind::io,
+        "the disk of {} is too full: {} MB are needed ({} MB of slices, {} MB of backbone), {} MB are free; make room, name a folder "
+        "elsewhere with --out, or cut fewer experts with --experts.",
+        request_.folder.string(), needed / 1'000'000, write_bytes_ / 1'000'000,
+        request_.backbone ? engine::backbone_bytes(anatomy_) / 1'000'000 : 0, room.available / 1'000'000);
   }
 
   Result<> cut_slices() {
@@ -462,7 +469,8 @@ Result<Verified> verify(const fs::path& folder, const std::string& experts, cons
   auto text = read_text(folder / index_file_name, store::max_index_bytes);
   if (!text) return pass(text);
   auto index = store::decode_index(*text);
-  if (!index) return fail(ErrorKind::invalid_input, "{}: {}; slice the model again.", (folder / index_file_name).string(), index.error().message);
+  if (!index)
+    return fail(ErrorKind::invalid_input, "{}: {}; slice the model again.", (folder / index_file_name).string(), index.error().message);
   std::uint32_t n_expert = 0;
   for (const LayerSlices& layer : index->layers) n_expert = std::max(n_expert, static_cast<std::uint32_t>(layer.slices.size()));
   auto ranges = engine::parse_expert_ranges(experts, n_expert);

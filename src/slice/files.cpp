@@ -15,7 +15,8 @@ namespace fs = std::filesystem;
 Result<std::string> read_text(const fs::path& path, std::uint64_t most) {
   auto file = engine::InputFile::open(path);
   if (!file) return pass(file);
-  if (file->size() > most) return fail(ErrorKind::invalid_input, "{} has {} bytes, at most {} are read.", path.string(), file->size(), most);
+  if (file->size() > most)
+    return fail(ErrorKind::invalid_input, "{} has {} bytes, at most {} are read.", path.string(), file->size(), most);
   std::string text(static_cast<std::size_t>(file->size()), '\0');
   if (!file->read_at(0, std::as_writable_bytes(std::span(text)))) return fail(ErrorKind::io, "{} cannot be read.", path.string());
   return text;
