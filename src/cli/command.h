@@ -19,6 +19,7 @@ void setup_worker(CLI::App& root, Action& chosen);
 void setup_serve(CLI::App& root, Action& chosen, const std::vector<std::string>& passed_on);
 void setup_demo(CLI::App& root, Action& chosen);
 void setup_inspect(CLI::App& root, Action& chosen);
+void setup_slice(CLI::App& root, Action& chosen);
 void setup_fetch(CLI::App& root, Action& chosen);
 void setup_share(CLI::App& root, Action& chosen);
 void setup_bench(CLI::App& root, Action& chosen);

@@ -375,6 +375,9 @@ Result<int> run_gate(const GateOptions& given) {
   if (!anatomy) return pass(anatomy);
   if (anatomy->layers.empty())
     return fail(ErrorKind::invalid_input, "'{}' has no routed experts: there is nothing to dispatch", options.model);
+  if (anatomy->experts_absent)
+    return fail(ErrorKind::invalid_input, "'{}' is a backbone file: the gate compares with the whole model run locally; name that",
+                options.model);
   auto text = find_text(options.text);
   if (!text) return pass(text);
   auto plugin = serve::find_plugin(options.plugin);

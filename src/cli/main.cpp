@@ -72,6 +72,7 @@ int run(std::vector<std::string> arguments) {
   setup_serve(app, chosen, passed_on);
   setup_demo(app, chosen);
   setup_inspect(app, chosen);
+  setup_slice(app, chosen);
   setup_fetch(app, chosen);
   setup_share(app, chosen);
   setup_bench(app, chosen);

@@ -11,11 +11,13 @@
 #include "cli/command.h"
 #include "cli/wire_choice.h"
 #include "engine/anatomy.h"
+#include "engine/backbone_file.h"
 #include "net/coroutine.h"
 #include "net/identity.h"
 #include "net/token.h"
 #include "serve/address.h"
 #include "serve/admin.h"
+#include "serve/holes.h"
 #include "serve/http_client.h"
 #include "serve/locate.h"
 #include "serve/plugin_config.h"
@@ -58,8 +60,27 @@ Result<> check_passed_on(const std::vector<std::string>& arguments) {
   return {};
 }
 
+/// Options of llama-server with which a backbone without experts would be read, locked, or computed on another device than the plugin's.
+Result<> check_passed_on_without_experts(const std::vector<std::string>& arguments) {
+  for (const std::string& argument : arguments) {
+    const std::string_view name = std::string_view(argument).substr(0, argument.find('='));
+    for (const std::string_view refused :
+         {"-ngl", "--gpu-layers", "--n-gpu-layers", "-ot", "--override-tensor", "-cmoe", "--cpu-moe", "-ncmoe", "--n-cpu-moe", "--mlock",
+          "--no-mmap", "-dio", "--direct-io", "-lm", "--load-mode", "--check-tensors", "-sm", "--split-mode"}) {
+      if (name == refused)
+        return fail(
+            ErrorKind::invalid_input,
+            "'{}' behind '--' cannot be used with a backbone file: it has no experts, so it must be mapped, and every layer must be "
+            "on the plugin's device; leave it out, or serve the whole model",
+            argument);
+    }
+  }
+  return {};
+}
+
 /// Everything that was checked before anything is started.
 struct Prepared {
+  std::map<std::string, std::optional<std::string>> holes;  ///< environment for a backbone without experts
   std::filesystem::path model, plugin, llama_server;
   serve::HostPort http;
   std::optional<serve::HostPort> listen, admin;
@@ -109,11 +130,18 @@ Result<Prepared> prepare(const ServeOptions& options) {
   auto model = serve::existing_file(options.model, "the model");
   if (!model) return pass(model);
   prepared.model = *model;
+  if (auto restored = engine::restore_holes(*model); !restored) return pass(restored);
   auto anatomy = engine::read_anatomy(*model);
   if (!anatomy) return pass(anatomy);
   if (anatomy->layers.empty()) {
     return fail(ErrorKind::invalid_input, "'{}' has no routed experts: it is a dense model; serve it with llama-server itself",
                 options.model);
+  }
+  if (anatomy->experts_absent) {
+    if (auto fits = check_passed_on_without_experts(options.passed_on); !fits) return pass(fits);
+    auto environment = serve::holes_environment(engine::hole_files(*anatomy));
+    if (!environment) return pass(environment);
+    prepared.holes = std::move(*environment);
   }
   prepared.summary =
       std::format("{}: {} MoE layers, {} experts, {} used a token, {} of experts", anatomy->architecture, anatomy->layers.size(),
@@ -163,6 +191,7 @@ serve::Command server_command(const ServeOptions& options, const Prepared& prepa
   if (options.no_repack) command.argv.emplace_back("--no-repack");
   command.argv.insert(command.argv.end(), options.passed_on.begin(), options.passed_on.end());
   command.env = {{"GGML_BACKEND_PATH", prepared.plugin.string()}, {"LINKCPP_CONFIG", config.string()}};
+  command.env.insert(prepared.holes.begin(), prepared.holes.end());
   return command;
 }
 

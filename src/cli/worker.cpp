@@ -110,6 +110,11 @@ int run(const WorkerOptions& options) {
     return report({ErrorKind::invalid_input, "--model FILE.gguf is needed: the same model that the backbone serves"});
   auto anatomy = engine::read_anatomy(options.model);
   if (!anatomy) return report(anatomy.error());
+  if (anatomy->experts_absent)
+    return report(
+        {ErrorKind::invalid_input, std::format("{} is a backbone file: it has no experts to compute; name the whole model, or slices "
+                                               "that `linkcpp slice` cut from it",
+                                               options.model)});
   auto server = server_options(options, *anatomy);
   if (!server) return report(server.error());
   auto host = open_host(*anatomy, options);

@@ -11,6 +11,7 @@
 
 #include "engine/anatomy_digest.h"
 #include "engine/anatomy_gguf.h"
+#include "engine/backbone_file.h"
 #include "wire/program.h"
 
 namespace linkcpp::engine {
@@ -159,6 +160,13 @@ class Builder {
     }
     if (auto done = finish_layers(); !done) return pass(done);
     if (auto done = finish_counts(); !done) return pass(done);
+    if (const auto cut = meta_.text(key_model_digest); !cut.empty()) {
+      auto digest = wire::digest_from_hex(cut);
+      if (!digest) return bad("has a damaged {}: {}; slice the model again.", key_model_digest, digest.error().message);
+      anatomy_.digest = *digest;
+      anatomy_.experts_absent = true;
+      return std::move(anatomy_);
+    }
     auto digest = model_digest(anatomy_, std::move(whole_));
     if (!digest) return pass(digest);
     anatomy_.digest = *digest;

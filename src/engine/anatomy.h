@@ -68,6 +68,9 @@ struct Anatomy {
   std::uint32_t n_vocab = 0;
   std::uint32_t context_length = 0;
   bool shared_expert = false;
+  /// The files are a backbone that `linkcpp slice` wrote (engine/backbone_file.h): in place of the routed experts there are holes, and
+  /// the digest is the one that the cut model had.
+  bool experts_absent = false;
   std::uint64_t total_bytes = 0;                        ///< tensor bytes of all files
   std::uint64_t expert_bytes = 0;                       ///< bytes of routed expert tensors
   std::map<std::string, std::uint64_t> expert_types;    ///< bytes of routed expert tensors by type name

@@ -171,6 +171,7 @@ class Parser {
       return bad("is not a GGUF file (it does not begin with \"GGUF\"); linkcpp reads models that were converted to GGUF.");
     }
     const auto version = in_.get<std::uint32_t>();
+    header_.version = version;
     n_tensors = in_.get<std::uint64_t>();
     n_values = in_.get<std::uint64_t>();
     if (!in_.ok()) return cut();
@@ -188,6 +189,7 @@ class Parser {
   }
 
   Result<> read_value() {
+    const std::uint64_t begin = in_.at();
     const auto key_bytes = in_.get<std::uint64_t>();
     if (in_.ok() && key_bytes > max_key_bytes) return bad("has a metadata key of {} bytes; the file is damaged.", key_bytes);
     std::string key = in_.text(key_bytes);
@@ -196,6 +198,8 @@ class Parser {
     GgufValue value;
     if (auto done = read_value_of(type, key, value); !done) return done;
     if (!in_.ok()) return cut();
+    value.offset = begin;
+    value.bytes = in_.at() - begin;
     const auto [at, fresh] = header_.values.emplace(std::move(key), std::move(value));
     if (!fresh) return bad("has the metadata key \"{}\" twice; the file is damaged.", shown(at->first));
     return {};
@@ -256,6 +260,7 @@ class Parser {
     if (!in_.ok()) return cut();
     if (n_dims > tensor.ne.size())
       return bad("has tensor \"{}\" with {} dimensions; the engine takes up to 4.", shown(tensor.name), n_dims);
+    tensor.n_dims = n_dims;
     for (std::uint32_t i = 0; i < n_dims; ++i) tensor.ne[i] = in_.get<std::int64_t>();
     tensor.type = in_.get<std::int32_t>();
     tensor.offset = in_.get<std::uint64_t>();  // within the data area until place_tensors()
@@ -300,6 +305,7 @@ class Parser {
       return bad("has an alignment of {}, not a power of two; the file is damaged.", alignment);
     }
     const auto step = static_cast<std::uint64_t>(alignment);
+    header_.alignment = step;
     const std::uint64_t data = (in_.at() + step - 1) / step * step;
     std::uint64_t needed = 0;
     for (GgufTensor& tensor : header_.tensors) {

@@ -26,20 +26,25 @@ struct GgufValue {
   std::int64_t integer = 0;  ///< value of an integer, largest element of an array of integers; clamped to the range of int64
   std::string text;          ///< `text` only; empty if longer than max_kept_text
   std::uint64_t count = 0;   ///< `array` only: number of elements
+  std::uint64_t offset = 0;  ///< of the encoded pair (key, type, value) in the file
+  std::uint64_t bytes = 0;   ///< of the encoded pair
 };
 inline constexpr std::size_t max_kept_text = 4096;
 
 /// One tensor of the header. Its bytes [offset, offset + bytes) lie in the file.
 struct GgufTensor {
   std::string name;
-  int type = 0;  ///< ggml_type, known to the engine
+  int type = 0;              ///< ggml_type, known to the engine
+  std::uint32_t n_dims = 0;  ///< as written; the others are 1
   std::array<std::int64_t, 4> ne{1, 1, 1, 1};
   std::uint64_t bytes = 0;
   std::uint64_t offset = 0;  ///< from the start of the file
 };
 
 struct GgufHeader {
+  std::uint32_t version = 0;
   std::uint64_t file_bytes = 0;
+  std::uint64_t alignment = 0;  ///< of tensors, a power of two
   std::map<std::string, GgufValue, std::less<>> values;
   std::vector<GgufTensor> tensors;  ///< in the order of the file, names unique
 

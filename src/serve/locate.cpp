@@ -25,6 +25,19 @@ Result<fs::path> search_path(const std::string& name) {
               LINKCPP_LLAMA_VERSION);
 }
 
+/// A library beside the program (build tree) or in ../lib/linkcpp (installed).
+Result<fs::path> find_library(const char* name, std::string_view remedy) {
+  auto program = own_program();
+  if (!program) return program;
+  const auto folder = program->parent_path();
+  for (const auto& candidate : {folder / name, folder / ".." / "lib" / "linkcpp" / name}) {
+    std::error_code ignored;
+    if (fs::is_regular_file(candidate, ignored)) return candidate.lexically_normal();
+  }
+  return fail(ErrorKind::not_found, "the library {} is neither in {} nor in {}: {}", name, folder.string(),
+              (folder / ".." / "lib" / "linkcpp").lexically_normal().string(), remedy);
+}
+
 }  // namespace
 
 Result<fs::path> own_program() {
@@ -46,18 +59,11 @@ Result<fs::path> existing_file(const std::string& path, const std::string& what)
 }
 
 Result<fs::path> find_plugin(const std::string& given) {
-  constexpr const char* name = "libggml-linkcpp.so";
   if (!given.empty()) return existing_file(given, "the plugin");
-  auto program = own_program();
-  if (!program) return pass(program);
-  const auto folder = program->parent_path();
-  for (const auto& candidate : {folder / name, folder / ".." / "lib" / "linkcpp" / name}) {
-    std::error_code ignored;
-    if (fs::is_regular_file(candidate, ignored)) return candidate.lexically_normal();
-  }
-  return fail(ErrorKind::not_found, "the plugin {} is neither in {} nor in {}: build it (target ggml-linkcpp), or name it with --plugin",
-              name, folder.string(), (folder / ".." / "lib" / "linkcpp").lexically_normal().string());
+  return find_library("libggml-linkcpp.so", "build it (target ggml-linkcpp), or name it with --plugin");
 }
+
+Result<fs::path> find_holes_library() { return find_library("liblinkcpp-holes.so", "build it (target linkcpp-holes)"); }
 
 std::string parse_llama_version(const std::string& output) {
   constexpr std::string_view key = "version: ";

@@ -15,6 +15,9 @@ Result<std::filesystem::path> own_program();
 /// libggml-linkcpp.so: `given` if not empty, else beside the program (build tree) or in ../lib/linkcpp (installed).
 Result<std::filesystem::path> find_plugin(const std::string& given);
 
+/// liblinkcpp-holes.so, where the plugin would be: what an engine that loads a backbone without experts needs (src/holes).
+Result<std::filesystem::path> find_holes_library();
+
 /// llama-server: `given` (a path, or a name to look for in PATH). Runs it once to check that its version is the one that the
 /// plugin was built for; the error names both and the remedy.
 Result<std::filesystem::path> find_llama_server(const std::string& given);
