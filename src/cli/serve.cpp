@@ -63,11 +63,13 @@ Result<> check_mapping(const ServeOptions& options) {
   if (options.base == "CPU") return {};
   const auto& given = options.passed_on;
   for (std::size_t i = 0; i < given.size(); ++i) {
-    const bool mode = (given[i] == "-lm" || given[i] == "--load-mode") && i + 1 < given.size() && given[i + 1] != "mmap" && given[i + 1] != "auto";
+    const bool mode =
+        (given[i] == "-lm" || given[i] == "--load-mode") && i + 1 < given.size() && given[i + 1] != "mmap" && given[i + 1] != "auto";
     if (given[i] == "--no-mmap" || mode) {
-      return fail(ErrorKind::invalid_input,
-                  "'{}' behind '--' would load all experts into this machine's memory: with --base {} they stay in the mapped file; leave it out",
-                  mode ? given[i] + " " + given[i + 1] : given[i], options.base);
+      return fail(
+          ErrorKind::invalid_input,
+          "'{}' behind '--' would load all experts into this machine's memory: with --base {} they stay in the mapped file; leave it out",
+          mode ? given[i] + " " + given[i + 1] : given[i], options.base);
     }
   }
   return {};

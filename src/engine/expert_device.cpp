@@ -101,8 +101,8 @@ std::vector<ggml_backend_buffer_type_t> ExpertDevice::extra_buffer_types() const
 }
 
 std::string ExpertDevice::description() const {
-  const std::string text =
-      std::format("{}{} ({})", ggml_backend_dev_name(device_), is_cpu() ? architecture : std::string_view(), ggml_backend_dev_description(device_));
+  const std::string text = std::format("{}{} ({})", ggml_backend_dev_name(device_), is_cpu() ? architecture : std::string_view(),
+                                       ggml_backend_dev_description(device_));
   return is_cpu() ? std::format("{}, {} threads", text, n_threads_) : text;
 }
 

@@ -209,8 +209,9 @@ class WeightLoader {
     if (auto fits = check_bytes(from, weight.tensor, n_held); !fits) return fits;
     const std::size_t bytes = ggml_backend_buft_get_alloc_size(place, weight.tensor), most = ggml_backend_buft_get_max_size(place);
     if (bytes > most) {
-      return fail(ErrorKind::unavailable, "the {} experts in '{}' need {} MiB in one piece, {} allows {} MiB: hold at most {} experts of a layer",
-                  n_held, from.name, bytes >> 20, device_.description(), most >> 20, most / from.slice_bytes);
+      return fail(ErrorKind::unavailable,
+                  "the {} experts in '{}' need {} MiB in one piece, {} allows {} MiB: hold at most {} experts of a layer", n_held,
+                  from.name, bytes >> 20, device_.description(), most >> 20, most / from.slice_bytes);
     }
     BufferPtr buffer(ggml_backend_buft_alloc_buffer(place, bytes));
     if (!buffer ||
@@ -232,7 +233,8 @@ class WeightLoader {
       return fail(ErrorKind::unavailable, "the device {} cannot compute with {} experts in one tensor ('{}', {} MiB): hold fewer experts",
                   device_.description(), n_held, from.name, (from.slice_bytes * n_held) >> 20);
     }
-    return fail(ErrorKind::invalid_input, "the device {} cannot compute experts of type {} ('{}'): choose another --device, or requantise the model",
+    return fail(ErrorKind::invalid_input,
+                "the device {} cannot compute experts of type {} ('{}'): choose another --device, or requantise the model",
                 device_.description(), from.type_name, from.name);
   }
 
