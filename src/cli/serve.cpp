@@ -78,6 +78,23 @@ Result<> check_passed_on_without_experts(const std::vector<std::string>& argumen
   return {};
 }
 
+/// A base with memory of its own leaves the experts in the mapped file; without one they would be loaded, and computed here.
+Result<> check_mapping(const ServeOptions& options) {
+  if (options.base == "CPU") return {};
+  const auto& given = options.passed_on;
+  for (std::size_t i = 0; i < given.size(); ++i) {
+    const bool mode =
+        (given[i] == "-lm" || given[i] == "--load-mode") && i + 1 < given.size() && given[i + 1] != "mmap" && given[i + 1] != "auto";
+    if (given[i] == "--no-mmap" || mode) {
+      return fail(
+          ErrorKind::invalid_input,
+          "'{}' behind '--' would load all experts into this machine's memory: with --base {} they stay in the mapped file; leave it out",
+          mode ? given[i] + " " + given[i + 1] : given[i], options.base);
+    }
+  }
+  return {};
+}
+
 /// Everything that was checked before anything is started.
 struct Prepared {
   std::map<std::string, std::optional<std::string>> holes;  ///< environment for a backbone without experts
@@ -127,6 +144,7 @@ Result<Prepared> prepare(const ServeOptions& options) {
   auto mode = wire::parse_combine_mode(options.mode);
   if (!mode) return pass(mode);
   if (auto fits = check_passed_on(options.passed_on); !fits) return pass(fits);
+  if (auto mapped = check_mapping(options); !mapped) return pass(mapped);
   auto model = serve::existing_file(options.model, "the model");
   if (!model) return pass(model);
   prepared.model = *model;

@@ -11,6 +11,15 @@
 namespace linkcpp::engine {
 namespace {
 
+/// Other processors round otherwise, so that they are another kind of device. x86-64 is the one that goes without saying.
+#if defined(__x86_64__)
+constexpr std::string_view architecture;
+#elif defined(__aarch64__)
+constexpr std::string_view architecture = " arm64";
+#else
+constexpr std::string_view architecture = " of another architecture";
+#endif
+
 constexpr int max_threads = 512;  // more than any machine has; ggml keeps arrays of this size
 
 /// Warnings and errors of the engine are for people, its reports on every tensor are not.
@@ -92,7 +101,8 @@ std::vector<ggml_backend_buffer_type_t> ExpertDevice::extra_buffer_types() const
 }
 
 std::string ExpertDevice::description() const {
-  const std::string text = std::format("{} ({})", ggml_backend_dev_name(device_), ggml_backend_dev_description(device_));
+  const std::string text = std::format("{}{} ({})", ggml_backend_dev_name(device_), is_cpu() ? architecture : std::string_view(),
+                                       ggml_backend_dev_description(device_));
   return is_cpu() ? std::format("{}, {} threads", text, n_threads_) : text;
 }
 

@@ -41,6 +41,7 @@ class ExpertDevice {
   [[nodiscard]] std::vector<ggml_backend_buffer_type_t> extra_buffer_types() const;
   [[nodiscard]] bool is_cpu() const { return ggml_backend_dev_type(device_) == GGML_BACKEND_DEVICE_TYPE_CPU; }
   [[nodiscard]] int n_threads() const { return n_threads_; }
+  /// "Vulkan0 (a card)", "CPU (a processor), 2 threads", "CPU arm64 (a processor), 2 threads".
   [[nodiscard]] std::string description() const;
   [[nodiscard]] bool supports(const ggml_tensor* op) const { return ggml_backend_dev_supports_op(device_, op); }
 

@@ -222,7 +222,7 @@ class WeightLoader {
   /// The layout that the device prefers for this weight; null: none in particular.
   ggml_backend_buffer_type_t preferred(const ExpertTensor& from) const {
     if (from.is_bias) return nullptr;
-    const auto found = std::ranges::find_if(extra_, [&](const auto type) { return multiplies(from, type); });
+    const auto found = std::ranges::find_if(extra_, [&](const auto type) { return multiplies(from, type, from.n_expert); });
     return found == extra_.end() ? nullptr : *found;
   }
 
@@ -233,10 +233,10 @@ class WeightLoader {
     return mapped ? nullptr : device_.buffer_type();
   }
 
-  /// Whether the device multiplies by such a weight in such a buffer.
-  bool multiplies(const ExpertTensor& from, ggml_backend_buffer_type_t type) const {
+  /// Whether the device multiplies by such a weight of n experts in such a buffer. Devices limit the size of a tensor, too.
+  bool multiplies(const ExpertTensor& from, ggml_backend_buffer_type_t type, std::int64_t n) const {
     const ContextPtr context(ggml_init({.mem_size = 8 * ggml_tensor_overhead(), .mem_buffer = nullptr, .no_alloc = true}));
-    ggml_tensor* weight = ggml_new_tensor_3d(context.get(), static_cast<ggml_type>(from.type), from.n_in, from.n_out, from.n_expert);
+    ggml_tensor* weight = ggml_new_tensor_3d(context.get(), static_cast<ggml_type>(from.type), from.n_in, from.n_out, n);
     ggml_tensor* rows = ggml_new_tensor_3d(context.get(), GGML_TYPE_F32, from.n_in, 1, 2);
     ggml_tensor* ids = ggml_new_tensor_2d(context.get(), GGML_TYPE_I32, 1, 2);
     const BufferPtr empty(ggml_backend_buft_alloc_buffer(type, 0));  // tells the device where the weight would lie
@@ -256,16 +256,17 @@ class WeightLoader {
   }
 
   Result<> upload(const ExpertTensor& from, ExpertLayer& layer, const Fill& fill, ggml_backend_buffer_type_t place, ExpertWeight& weight) {
-    if (!from.is_bias && !multiplies(from, place)) {
-      return fail(ErrorKind::invalid_input,
-                  "the device {} cannot compute experts of type {} ('{}'): choose another --device, or requantise the model",
-                  device_.description(), from.type_name, from.name);
-    }
     const auto n_held = static_cast<std::uint32_t>(std::ranges::count_if(layer.local, [](std::int32_t at) { return at >= 0; }));
+    if (auto able = check_device(from, place, n_held); !able) return able;
     weight.local_ids = true;
     weight.tensor = describe(from, layer, n_held);
     if (auto fits = check_bytes(from, weight.tensor, n_held); !fits) return fits;
-    const std::size_t bytes = ggml_backend_buft_get_alloc_size(place, weight.tensor);
+    const std::size_t bytes = ggml_backend_buft_get_alloc_size(place, weight.tensor), most = ggml_backend_buft_get_max_size(place);
+    if (bytes > most) {
+      return fail(ErrorKind::unavailable,
+                  "the {} experts in '{}' need {} MiB in one piece, {} allows {} MiB: hold at most {} experts of a layer", n_held,
+                  from.name, bytes >> 20, device_.description(), most >> 20, most / from.slice_bytes);
+    }
     BufferPtr buffer(ggml_backend_buft_alloc_buffer(place, bytes));
     if (!buffer ||
         ggml_backend_tensor_alloc(buffer.get(), weight.tensor, ggml_backend_buffer_get_base(buffer.get())) != GGML_STATUS_SUCCESS) {
@@ -287,6 +288,18 @@ class WeightLoader {
     if (auto done = upload(from, layer, fill, place, weight); !done) return done;
     for (const Run& run : runs) file.advise(from.offset + run.first * from.slice_bytes, run.count * from.slice_bytes, MADV_DONTNEED);
     return {};
+  }
+
+  /// Fails if the device cannot multiply by the held experts of a tensor; tells its type from its size as the reason.
+  Result<> check_device(const ExpertTensor& from, ggml_backend_buffer_type_t place, std::uint32_t n_held) const {
+    if (from.is_bias || multiplies(from, place, n_held)) return {};
+    if (multiplies(from, place, 1)) {
+      return fail(ErrorKind::unavailable, "the device {} cannot compute with {} experts in one tensor ('{}', {} MiB): hold fewer experts",
+                  device_.description(), n_held, from.name, (from.slice_bytes * n_held) >> 20);
+    }
+    return fail(ErrorKind::invalid_input,
+                "the device {} cannot compute experts of type {} ('{}'): choose another --device, or requantise the model",
+                device_.description(), from.type_name, from.name);
   }
 
   /// In one piece, as repacking buffers want it; gathered first if the slices lie apart.

@@ -12,7 +12,7 @@ bool is_host(const ggml_tensor* tensor) {
   return buffer == nullptr || ggml_backend_buffer_is_host(buffer);
 }
 
-/// Bytes from the first to behind the last element of a tensor of 4-byte elements, strides included.
+/// Bytes from the first to behind the last element of a tensor of 4-byte elements that is not empty, strides included.
 std::size_t span_bytes(const ggml_tensor* t) {
   std::size_t bytes = sizeof(float);
   for (int d = 0; d < GGML_MAX_DIMS; ++d) bytes += static_cast<std::size_t>(t->ne[d] - 1) * t->nb[d];
@@ -25,6 +25,7 @@ void read_rows(const ggml_tensor* t, std::vector<T>& to, std::vector<std::byte>&
   static_assert(sizeof(T) == 4);
   const auto n = static_cast<std::size_t>(t->ne[0]);
   to.resize(static_cast<std::size_t>(ggml_nelements(t)));
+  if (to.empty()) return;  // the last layer of a batch from which nobody wants logits
   const std::byte* from = static_cast<const std::byte*>(t->data);
   if (!is_host(t)) {
     scratch.resize(span_bytes(t));

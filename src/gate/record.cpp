@@ -210,9 +210,11 @@ std::optional<Choice> choose(std::span<const Record> records, wire::CombineMode 
 }
 
 std::string device_kind(std::string_view description) {
-  std::string_view name = description.substr(0, description.find_first_of(" ("));
+  const std::string_view whole = description.substr(0, description.find(" ("));
+  std::string_view name = whole.substr(0, whole.find_first_of(" ("));
+  const std::string_view architecture = whole.substr(name.size());
   while (name.size() > 1 && name.back() >= '0' && name.back() <= '9') name.remove_suffix(1);
-  return std::string(name);
+  return std::string(name).append(architecture.starts_with(' ') ? architecture : "");
 }
 
 bool covers(const Record& record, std::string_view kind) { return std::ranges::find(record.devices, kind) != record.devices.end(); }

@@ -63,7 +63,8 @@ struct Choice {
 };
 std::optional<Choice> choose(std::span<const Record> records, wire::CombineMode mode);
 
-/// The kind of a device as a worker describes it: "Vulkan" of "Vulkan0 (Some Card), 8 threads", "CPU" of "CPU (Some Processor)".
+/// The kind of a device as a worker describes it: "Vulkan" of "Vulkan0 (Some Card), 8 threads", "CPU" of "CPU (Some Processor)", which is
+/// an x86-64 one, and "CPU arm64" of "CPU arm64 (Some Processor)".
 std::string device_kind(std::string_view description);
 /// Whether the record says anything about this kind of device.
 bool covers(const Record& record, std::string_view kind);

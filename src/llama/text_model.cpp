@@ -83,7 +83,8 @@ Result<std::unique_ptr<TextModel>> TextModel::load(const TextModelOptions& optio
   state->model = std::move(*model);
   llama_context_params params = llama_context_default_params();
   params.n_ctx = (options.n_ctx + 255) / 256 * 256 * options.n_seq;
-  params.n_batch = params.n_ubatch = options.n_batch;
+  params.n_batch = options.n_batch;
+  params.n_ubatch = options.n_ubatch == 0 ? options.n_batch : options.n_ubatch;
   params.n_seq_max = options.n_seq;
   params.n_threads = params.n_threads_batch = options.n_threads;
   state->embeddings = params.embeddings = options.embeddings;

@@ -21,7 +21,8 @@ struct TextModelOptions {
   std::string lora;            ///< LoRA adapter to apply; empty: none
   bool verbose = false;        ///< the engine's log on standard error; warnings come in any case
   int n_threads = 1;
-  std::uint32_t n_batch = 512;  ///< most tokens of one batch, which is also computed at once
+  std::uint32_t n_batch = 512;  ///< most tokens of one batch
+  std::uint32_t n_ubatch = 0;   ///< most tokens that the engine computes at once; 0: a whole batch
   std::uint32_t n_ctx = 512;    ///< most tokens of a sequence
   std::uint32_t n_seq = 1;      ///< sequences side by side
 };

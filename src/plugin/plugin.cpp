@@ -1,6 +1,8 @@
 // The dispatch hook: a ggml backend whose one device, LINKCPP0, wraps a base device and sends routed-expert regions to workers.
 // A thin boundary between the engine's C interface and engine/runner; no exception leaves it.
+#include <array>
 #include <atomic>
+#include <cstddef>
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
@@ -109,6 +111,9 @@ void device_memory(ggml_backend_dev_t, std::size_t* free, std::size_t* total) {
 /// Graphics devices get the layers of a model by default; the base's own kind would leave them to the CPU.
 enum ggml_backend_dev_type device_type(ggml_backend_dev_t) { return GGML_BACKEND_DEVICE_TYPE_GPU; }
 
+/// Bases with memory of their own, as graphics cards have.
+bool base_is_host() { return ggml_backend_buft_is_host(ggml_backend_dev_buffer_type(base())); }
+
 void device_props(ggml_backend_dev_t device, ggml_backend_dev_props* props) {
   *props = {};
   if (base() != nullptr) ggml_backend_dev_get_props(base(), props);
@@ -118,6 +123,8 @@ void device_props(ggml_backend_dev_t device, ggml_backend_dev_props* props) {
   props->device_id = nullptr;
   props->caps.async = false;
   props->caps.events = false;
+  // Experts stay in the mapped file; the loader would not map it for a base that wants every byte uploaded.
+  if (base() != nullptr && !base_is_host()) props->caps.mmap_support = true;
 }
 
 ggml_guid_t guid() {
@@ -198,8 +205,50 @@ ggml_backend_buffer_type_t* extra_buffer_types(ggml_backend_dev_t) {
   return forward == nullptr ? nullptr : forward(base());
 }
 
+/// The type of buffers around mapped files, which the engine does not export by name.
+ggml_backend_buffer_type_t mapped_file_type() {
+  static const ggml_backend_buffer_type_t type = [] {
+    alignas(64) static std::array<std::byte, 64> bytes;
+    const ggml_backend_buffer_t mapped = ggml_backend_cpu_buffer_from_ptr(bytes.data(), bytes.size());
+    const ggml_backend_buffer_type_t found = ggml_backend_buffer_get_type(mapped);
+    ggml_backend_buffer_free(mapped);
+    return found;
+  }();
+  return type;
+}
+
+bool in_mapped_file(const ggml_tensor* tensor) {
+  if (tensor == nullptr) return false;
+  const ggml_backend_buffer_t buffer = tensor->view_src != nullptr ? tensor->view_src->buffer : tensor->buffer;
+  return buffer != nullptr && ggml_backend_buffer_get_type(buffer) == mapped_file_type();
+}
+
+bool is_expert(const ggml_tensor* weight) {
+  if (state().backbone == nullptr || weight == nullptr) return false;
+  const auto name = engine::parse_expert_name(weight->name);
+  static const engine::ExpertFilter held_by_workers = expert_filter();
+  return name && held_by_workers(*name, *weight);
+}
+
+/// On a base with memory of its own, experts stay where they cost none of it: in the mapped file, whose bytes nobody here reads.
+/// The loader offers the base's memory first and host memory next. The scheduler hands an op to the device that takes the buffer of its
+/// weights as it is, so that mapped weights of experts are ours, and everything else that reads a mapped file is not.
+bool supports_beside_host_memory(const ggml_tensor* op) {
+  const bool multiplies_experts = op->op == GGML_OP_MUL_MAT_ID && is_expert(op->src[0]);
+  if (multiplies_experts && op->src[0]->buffer != nullptr) {
+    return ggml_backend_buft_is_host(ggml_backend_buffer_get_type(op->src[0]->buffer));
+  }
+  if (in_mapped_file(op)) return op->op == GGML_OP_NONE && is_expert(op);
+  for (int i = 0; i < GGML_MAX_SRC; ++i) {
+    const bool expert = is_expert(op->src[i]) && (multiplies_experts || op->op == GGML_OP_ADD_ID);
+    if (in_mapped_file(op->src[i]) && !expert) return false;
+  }
+  return multiplies_experts || ggml_backend_dev_supports_op(base(), op);
+}
+
 bool device_supports_op(ggml_backend_dev_t, const ggml_tensor* op) {
   if (base() == nullptr) return false;
+  if (!base_is_host()) return supports_beside_host_memory(op);
   if (state().repack && op->op == GGML_OP_MUL_MAT && ggml_is_quantized(op->src[0]->type) && is_loader_query_for_default(op->src[0]))
     return false;
   if (op->op == GGML_OP_MUL_MAT_ID && op->src[0]->buffer != nullptr) {
@@ -211,7 +260,10 @@ bool device_supports_op(ggml_backend_dev_t, const ggml_tensor* op) {
 }
 
 bool device_supports_buft(ggml_backend_dev_t, ggml_backend_buffer_type_t type) {
-  return base() != nullptr && ggml_backend_dev_supports_buft(base(), type);
+  if (base() == nullptr) return false;
+  // Experts only: supports_op refuses whatever else lies there.
+  if (state().backbone != nullptr && !base_is_host() && type == mapped_file_type()) return true;
+  return ggml_backend_dev_supports_buft(base(), type);
 }
 
 bool device_offload_op(ggml_backend_dev_t, const ggml_tensor*) { return false; }

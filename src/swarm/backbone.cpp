@@ -14,6 +14,7 @@
 #include "net/token.h"
 #include "net/transport.h"
 #include "swarm/peer.h"
+#include "swarm/provision.h"
 #include "swarm/region_frames.h"
 #include "swarm/status.h"
 #include "wire/frame_size.h"
@@ -26,6 +27,8 @@ using Json = nlohmann::json;
 
 constexpr auto tick = std::chrono::milliseconds(20);
 constexpr auto account_period = std::chrono::seconds(1);
+constexpr auto index_period = std::chrono::seconds(1);  // between looks for a slice index that is being made
+constexpr std::size_t max_peer_sources = 16;
 constexpr auto reminder_period = std::chrono::seconds(10);
 
 dispatch::Time now() { return Clock::now().time_since_epoch(); }
@@ -68,7 +71,8 @@ class Star final : public Backbone {
         credentials_(std::move(credentials)),
         dispatcher_(dispatch::Knobs{.step_deadline = config_.deadline, .resend_floor = config_.resend_floor}),
         status_(config_.status_fd),
-        account_timer_(driver_.context()) {
+        account_timer_(driver_.context()),
+        provision_timer_(driver_.context()) {
     link_knobs_.keep_warm = config_.keep_warm;
     for (const engine::MoeLayer& layer : anatomy_.layers) {
       layers_.emplace_back(layer.key, static_cast<std::uint16_t>(layer.n_expert));
@@ -80,6 +84,7 @@ class Star final : public Backbone {
       emit_account();
       closing_ = true;
       account_timer_.cancel();
+      provision_timer_.cancel();
       dialers_.clear();
       listener_.reset();
       // Links live in the driver's context: none may outlive it.
@@ -239,6 +244,10 @@ class Star final : public Backbone {
         return on_failed(peer, frame);
       case drain:
         return on_drain(peer);
+      case offer:
+        return on_offer(peer, frame.body);
+      case holds:
+        return on_holds(peer, frame.body);
       case refuse:
         return on_refuse(peer, frame.body);
       default:
@@ -292,7 +301,8 @@ class Star final : public Backbone {
       return fail(ErrorKind::incompatible, "the worker runs on '{}', this backbone on '{}': install the same engine version on both",
                   hello.engine, engine);
     }
-    if (hello.model != anatomy_.digest) {
+    const bool holds_nothing_yet = hello.model == wire::Digest{} && hello.holdings.empty();  // its offer follows
+    if (hello.model != anatomy_.digest && !holds_nothing_yet) {
       return fail(ErrorKind::incompatible,
                   "the worker holds another model (digest {}…, this backbone serves {}…): start it with the same GGUF as the backbone",
                   wire::to_hex(hello.model).substr(0, 12), wire::to_hex(anatomy_.digest).substr(0, 12));
@@ -301,7 +311,11 @@ class Star final : public Backbone {
       return fail(ErrorKind::incompatible, "the worker does not understand {} rows: update it, or serve with --wire f32",
                   wire::to_string(config_.wire));
     }
-    for (const wire::LayerHolding& holding : hello.holdings) {
+    return check_holdings(hello.holdings);
+  }
+
+  Result<> check_holdings(std::span<const wire::LayerHolding> holdings) const {
+    for (const wire::LayerHolding& holding : holdings) {
       const engine::MoeLayer* layer = anatomy_.find(holding.layer);
       if (layer == nullptr || layer->n_expert != holding.n_expert) {
         return fail(ErrorKind::invalid_input, "the worker announces {} experts in layer {}, the model has {}", holding.n_expert,
@@ -309,6 +323,91 @@ class Star final : public Backbone {
       }
     }
     return {};
+  }
+
+  // ---- provisioning ----------------------------------------------------------------------------------------------------
+
+  void on_offer(const PeerPtr& peer, ByteSpan body) {
+    auto offer = wire::decode_offer(body);
+    if (!offer) return violation(peer, offer.error().message);
+    if (peer->offer) return violation(peer, "second offer");
+    if (config_.index.empty()) {
+      return refuse(peer, {ErrorKind::unavailable,
+                           "this backbone assigns no experts: start the worker with --model FILE, or the backbone with `linkcpp serve`"});
+    }
+    peer->offer = std::move(*offer);
+    provision();
+  }
+
+  /// Assigns experts to the workers that wait for it, as soon as there is an index.
+  void provision() {
+    const auto waits = [](const PeerPtr& peer) { return peer->id && peer->offer && !peer->assigned; };
+    if (std::ranges::none_of(peers_, waits)) return;
+    if (!slices_) {
+      auto plan = read_slice_plan(config_.index, anatomy_);
+      if (plan) slices_ = std::move(*plan);
+      if (!plan && plan.error().message != index_problem_) note("workers wait for their experts: " + plan.error().message);
+      if (!plan) index_problem_ = plan.error().message;
+      if (!plan) return provision_later();
+    }
+    for (const PeerPtr& peer : std::vector<PeerPtr>(peers_)) {
+      if (waits(peer)) assign_experts(peer);
+    }
+  }
+
+  void provision_later() {
+    provision_timer_.expires_after(index_period);
+    provision_timer_.async_wait([this](const boost::system::error_code& error) {
+      if (!error && !closing_) provision();
+    });
+  }
+
+  void assign_experts(const PeerPtr& peer) {
+    std::vector<std::vector<wire::LayerHolding>> others;
+    for (const PeerPtr& other : peers_) {
+      if (other != peer && other->id) others.push_back(other->assigned ? other->assignment : other->hello.holdings);
+    }
+    auto assign = assignment(*slices_, anatomy_.digest, *peer->offer, others);
+    if (!assign) return refuse(peer, std::move(assign.error()));
+    peer->assigned = true;
+    peer->assignment = wire::united(assign->urgent, assign->spare);
+    assign->sources = sources_for(peer);
+    Bytes body;
+    wire::encode(*assign, body);
+    peer->link->send(wire::make_frame(wire::FrameType::assign, 0, body));
+    note(std::format("worker {} is to hold {}", peer->name, dispatch::describe(peer->assignment)));
+    status_.emit({{"event", "worker_assigned"}, {"name", peer->name}, {"experts", dispatch::describe(peer->assignment)}});
+  }
+
+  /// Nearest first: other workers, this machine, web servers.
+  std::vector<wire::SliceSourceAddress> sources_for(const PeerPtr& peer) const {
+    std::vector<wire::SliceSourceAddress> sources;
+    for (const PeerPtr& other : peers_) {
+      if (other == peer || !other->offer || other->offer->share_port == 0 || sources.size() >= max_peer_sources) continue;
+      const std::string url = slice_url(other->link->endpoint(), other->offer->share_port);
+      if (!url.empty()) sources.push_back({url, other->link->peer().bytes});
+    }
+    if (config_.slice_port != 0) sources.push_back({std::format("lks://:{}", config_.slice_port), credentials_.identity.key().bytes});
+    for (const std::string& url : config_.sources) sources.push_back({url, {}});
+    return sources;
+  }
+
+  void on_holds(const PeerPtr& peer, ByteSpan body) {
+    auto holds = wire::decode_holds(body);
+    if (!holds) return violation(peer, holds.error().message);
+    if (!peer->assigned && !peer->offer) return violation(peer, "held experts, though nothing was assigned");
+    if (auto fits = check_holdings(holds->holdings); !fits) return violation(peer, fits.error().message);
+    peer->hello.holdings = holds->holdings;
+    dispatch::Actions actions;
+    dispatcher_.update_worker(*peer->id, std::move(holds->holdings), now(), actions);
+    status_.emit({{"event", "worker_holds"},
+                  {"name", peer->name},
+                  {"experts", describe_holdings(peer->hello)},
+                  {"held", count_holdings(peer->hello)},
+                  {"bytes", holds->bytes},
+                  {"bytes_wanted", holds->bytes_wanted}});
+    update_coverage();
+    carry_out(actions);
   }
 
   /// A worker that lost its link and dialled again, before we noticed that the old link is dead.
@@ -609,11 +708,13 @@ class Star final : public Backbone {
   std::uint64_t emitted_steps_ = 0;
   std::string missing_;
   bool covered_ = false, announced_ = false, closing_ = false;
+  std::optional<SlicePlan> slices_;
+  std::string index_problem_;  ///< that was said last
   bool backlog_ = false;  ///< some link could not send all of it at once
 
   // Last, so that it is destroyed first: no handler runs once members go.
   net::Driver driver_;
-  boost::asio::steady_timer account_timer_;
+  boost::asio::steady_timer account_timer_, provision_timer_;
   std::unique_ptr<net::Listener> listener_;
   std::vector<std::unique_ptr<net::Dialer>> dialers_;
 };

@@ -17,7 +17,8 @@ std::chrono::milliseconds milliseconds(const Json& json, const char* key, std::c
 
 Result<Config> parse(const Json& json, const std::string& file) {
   static const std::set<std::string> known{"model", "home",    "name",   "listen",      "workers",         "mode",         "wire",
-                                           "base",  "overlap", "repack", "deadline_ms", "resend_floor_ms", "keep_warm_ms", "status_fd"};
+                                           "base",  "overlap", "repack", "deadline_ms", "resend_floor_ms", "keep_warm_ms", "status_fd",
+                                           "index", "slice_port", "sources"};
   for (const auto& [key, value] : json.items()) {
     if (!known.contains(key)) return fail(ErrorKind::invalid_input, "{}: unknown key '{}'", file, key);
   }
@@ -39,6 +40,11 @@ Result<Config> parse(const Json& json, const std::string& file) {
   config.deadline = milliseconds(json, "deadline_ms", config.deadline);
   config.resend_floor = milliseconds(json, "resend_floor_ms", config.resend_floor);
   config.keep_warm = milliseconds(json, "keep_warm_ms", config.keep_warm);
+  config.index = json.value("index", std::string());
+  const int port = json.value("slice_port", 0);
+  if (port < 0 || port > UINT16_MAX) return fail(ErrorKind::invalid_input, "{}: slice_port {} is no port", file, port);
+  config.slice_port = static_cast<std::uint16_t>(port);
+  config.sources = json.value("sources", config.sources);
   config.status_fd = json.value("status_fd", config.status_fd);
   return config;
 }

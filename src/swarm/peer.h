@@ -10,6 +10,7 @@
 #include "dispatch/dispatcher.h"
 #include "net/link.h"
 #include "wire/messages.h"
+#include "wire/provision.h"
 
 namespace linkcpp::swarm {
 
@@ -18,6 +19,9 @@ struct Peer {
   std::string name;  ///< unique among the live workers
   wire::Hello hello;
   std::optional<dispatch::WorkerId> id;        ///< set once admitted
+  std::optional<wire::Offer> offer;            ///< room for slices
+  bool assigned = false;                       ///< it was told which to hold
+  std::vector<wire::LayerHolding> assignment;  ///< those
   std::unordered_set<std::uint64_t> programs;  ///< ids that were sent over this link
 };
 using PeerPtr = std::shared_ptr<Peer>;

@@ -94,6 +94,8 @@ def test_serve_checks_before_it_starts():
     expect(serve("--", "--device=CPU"), WRONG, "--base")
     expect(serve("--worker", "nowhere"), WRONG, "nowhere")
     expect(run("serve", "--model", MODEL, "--listen", "none"), WRONG, "--worker")
+    for more in (["--no-mmap"], ["-lm", "none"]):  # experts would be loaded into memory and computed by llama.cpp itself
+        expect(run("serve", "--model", MODEL, "--base", "Vulkan0", "--", *more), WRONG, " ".join(more), "mapped file")
 
 
 def test_serve_names_an_engine_of_another_version():

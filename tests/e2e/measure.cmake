@@ -6,5 +6,7 @@ function(linkcpp_measuring_test name timeout)
 endfunction()
 if(LINKCPP_TESTS)
   linkcpp_measuring_test(e2e.identity 300 ${CMAKE_CURRENT_LIST_DIR}/identity.py --quick)
+  # Vulkan on llvmpipe and, where it was built (scripts/build arm64), an arm64 worker under qemu-user.
+  linkcpp_measuring_test(e2e.devices 900 ${CMAKE_CURRENT_LIST_DIR}/devices.py --quick)
   linkcpp_measuring_test(e2e.bytes 300 ${CMAKE_CURRENT_LIST_DIR}/bytes.py)
 endif()

@@ -233,6 +233,8 @@ void add_model_options(CLI::App& command, TextModelOptions& options) {
   command.add_option("--model", options.path, "GGUF file")->required()->check(CLI::ExistingFile);
   command.add_option("--device", options.device, "CPU, or a device of a plugin such as LINKCPP0")->capture_default_str();
   command.add_option("--threads", options.n_threads, "Threads of the engine")->check(CLI::Range(1, 1024))->capture_default_str();
+  command.add_option("--ubatch", options.n_ubatch, "Tokens that the engine computes at once; 0: a whole batch")
+      ->check(CLI::Range(0, 1 << 20));
   command.add_flag("!--no-repack", options.repack, "Keep the file's layout of weights");
   command.add_flag("--plain-experts", options.plain_experts, "Keep the file's layout of experts and repack the rest, as the plugin does");
   command.add_flag("--embeddings", options.embeddings, "Rows of embeddings instead of logits");

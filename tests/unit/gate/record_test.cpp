@@ -117,10 +117,14 @@ TEST_F(GateRecord, CoverageIsByKindOfDevice) {
   EXPECT_EQ(device_kind("CPU (AMD EPYC), 1 threads"), "CPU");
   EXPECT_EQ(device_kind("Vulkan0 (Some Card), 8 threads"), "Vulkan");
   EXPECT_EQ(device_kind("RPC0[192.0.2.1:50052]"), "RPC0[192.0.2.1:50052]");
+  EXPECT_EQ(device_kind("CPU arm64 (Some Processor), 2 threads"), "CPU arm64");
+  EXPECT_EQ(device_kind("Vulkan12 arm64 (A Card)"), "Vulkan arm64");
+  EXPECT_EQ(device_kind("CPU arm64"), "CPU arm64");
   EXPECT_EQ(device_kind("7"), "7");
   EXPECT_EQ(device_kind(""), "");
   EXPECT_TRUE(covers(sample(), "CPU"));
   EXPECT_FALSE(covers(sample(), "Vulkan"));
+  EXPECT_FALSE(covers(sample(), "CPU arm64"));
 }
 
 TEST_F(GateRecord, NamesAreSafeFileNames) {
