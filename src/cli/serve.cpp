@@ -2,6 +2,7 @@
 #include <boost/asio/co_spawn.hpp>
 #include <boost/asio/detached.hpp>
 #include <boost/asio/io_context.hpp>
+#include <boost/asio/post.hpp>
 #include <boost/asio/signal_set.hpp>
 #include <boost/asio/steady_timer.hpp>
 #include <boost/asio/use_awaitable.hpp>
@@ -22,6 +23,7 @@
 #include "serve/locate.h"
 #include "serve/plugin_config.h"
 #include "serve/progress.h"
+#include "serve/slice_giver.h"
 #include "serve/status.h"
 #include "serve/supervisor.h"
 #include "serve/temp_dir.h"
@@ -37,6 +39,8 @@ using serve::Json;
 struct ServeOptions {
   std::string model;
   std::string http = "127.0.0.1:8080", listen = "0.0.0.0:7101", admin = "127.0.0.1:7102";
+  std::string slices = "auto";
+  std::vector<std::string> sources;
   std::vector<std::string> workers;
   std::string mode = "raw", wire = "f32", base = "CPU";
   bool no_overlap = false, no_repack = false;
@@ -101,6 +105,7 @@ struct Prepared {
   std::filesystem::path model, plugin, llama_server;
   serve::HostPort http;
   std::optional<serve::HostPort> listen, admin;
+  engine::Anatomy anatomy;
   std::string home;
   std::string summary;  ///< of the model, for people
   WireChoice wire;
@@ -174,6 +179,7 @@ Result<Prepared> prepare(const ServeOptions& options) {
   auto wire = choose_wire(options.wire, *mode, anatomy->digest, prepared.home);
   if (!wire) return pass(wire);
   prepared.wire = std::move(*wire);
+  prepared.anatomy = std::move(*anatomy);
   return prepare_addresses(options, std::move(prepared));
 }
 
@@ -191,8 +197,29 @@ Result<std::string> join_command(const Prepared& prepared) {
     }
     if (token.addresses.empty()) token.addresses.push_back(serve::HostPort{"127.0.0.1", prepared.listen->port}.text());
   }
-  return std::format("linkcpp worker --join {} --model {} --experts 1/2", token.encode(),
-                     serve::shell_quote(prepared.model.filename().string()));
+  return "linkcpp worker --join " + token.encode();
+}
+
+constexpr std::uint16_t usual_slice_port = 7103;
+
+/// Where slices are given: the address that was asked for; "auto" is the usual port beside the workers' address, or any if that is taken.
+Result<std::unique_ptr<serve::SliceGiver>> open_slices(const ServeOptions& options, const Prepared& prepared,
+                                                       const std::filesystem::path& index, serve::SliceGiver::Said said) {
+  auto identity = net::Identity::load_or_create(prepared.home);
+  if (!identity) return pass(identity);
+  auto secret = net::load_or_create_secret(prepared.home);
+  if (!secret) return pass(secret);
+  serve::SliceGiverOptions giver{.listen = "", .credentials = {std::move(*identity), *secret, std::nullopt, true}, .index = index};
+  if (options.slices == "none") return serve::SliceGiver::open(prepared.anatomy, std::move(giver), std::move(said));
+  if (options.slices != "auto") {
+    giver.listen = options.slices;
+    return serve::SliceGiver::open(prepared.anatomy, std::move(giver), std::move(said));
+  }
+  const std::string host = prepared.listen ? prepared.listen->host : "0.0.0.0";
+  giver.listen = serve::HostPort{host, usual_slice_port}.text();
+  if (auto usual = serve::SliceGiver::open(prepared.anatomy, giver, said)) return usual;
+  giver.listen = serve::HostPort{host, 0}.text();
+  return serve::SliceGiver::open(prepared.anatomy, std::move(giver), std::move(said));
 }
 
 serve::Command server_command(const ServeOptions& options, const Prepared& prepared, const std::filesystem::path& config) {
@@ -227,6 +254,14 @@ class Serving {
     auto folder = serve::TempDir::make("linkcpp-serve");
     if (!folder) return pass(folder);
     const auto config = folder->path() / "plugin.json";
+    if (options_.slices != "none" || !options_.sources.empty()) {
+      index_ = folder->path() / "index.json";
+      auto slices = open_slices(options_, prepared_, index_, [this](const std::string& sentence) {
+        asio::post(context_, [this, sentence] { progress_.line(sentence); });
+      });
+      if (!slices) return pass(slices);
+      slices_ = std::move(*slices);
+    }
     if (auto written = serve::write_private_file(config, serve::to_json(plugin_config()).dump(2)); !written) return written;
     if (!options_.log.empty()) log_.open(options_.log, std::ios::app);
     if (!options_.log.empty() && !log_) return fail(ErrorKind::io, "cannot write the log file '{}'", options_.log);
@@ -266,6 +301,9 @@ class Serving {
     config.repack = !options_.no_repack;
     config.deadline_ms = options_.deadline_ms;
     config.resend_floor_ms = options_.resend_floor_ms;
+    config.index = index_;
+    config.slice_port = slices_ ? slices_->port() : std::uint16_t{0};
+    config.sources = options_.sources;
     config.status_fd = serve::Command::extra_fd;
     return config;
   }
@@ -278,6 +316,7 @@ class Serving {
     json["http"] = url();
     json["ready"] = ready_;
     json["restarts"] = restarts_;
+    if (slices_) json["slices"] = {{"port", slices_->port()}, {"bytes_given", slices_->bytes()}};
     return json;
   }
 
@@ -321,6 +360,7 @@ class Serving {
     if (const auto text = serve::describe_event(event); !text.empty()) progress_.line(text);
     const auto kind = serve::text_of(event, "event");
     if (kind == "coverage") show_coverage();
+    if (kind == "worker_offers" && slices_) slices_->prepare();
     if (kind != "worker_joined") return;
     if (const auto doubt = prepared_.wire.doubt(serve::text_of(event, "name"), serve::text_of(event, "device")); !doubt.empty())
       progress_.line(doubt);
@@ -334,7 +374,10 @@ class Serving {
     }
     incomplete_ = true;
     if (!join_shown_)
-      progress_.line("start a worker with:\n\n  " + join_ + "\n\n(--experts 1/2 and 2/2 for two workers; --experts all for one)");
+      progress_.line("start a worker with:\n\n  " + join_ + (index_.empty() ? " --model FILE.gguf --experts 1/2" : " --budget 8G") +
+                     (index_.empty()
+                          ? "\n\n(--experts 1/2 and 2/2 for two workers; --experts all for one)"
+                          : "\n\n(it gets its experts from here; with --model FILE.gguf --experts 1/2 it takes them from its own file)"));
     join_shown_ = true;
     progress_.state(std::format("waiting for experts: {} missing", serve::printable(status_.missing())));
   }
@@ -403,11 +446,13 @@ class Serving {
   const ServeOptions& options_;
   Prepared prepared_;
   std::string join_;
+  std::filesystem::path index_;  ///< of slices; empty: workers bring the model themselves
   serve::Progress progress_;
   asio::io_context context_{1};
   asio::signal_set signals_;
   serve::SwarmStatus status_;
   std::unique_ptr<serve::AdminServer> admin_;
+  std::unique_ptr<serve::SliceGiver> slices_;
   std::optional<serve::Supervisor> supervisor_;
   std::ofstream log_;
   int generation_ = 0;
@@ -427,6 +472,17 @@ int run(const ServeOptions& options) {
 void add_swarm_options(CLI::App& command, ServeOptions& o) {
   command.add_option("--listen", o.listen, "Address for workers that dial in, or 'none'")->envname("LINKCPP_LISTEN")->capture_default_str();
   command.add_option("--worker", o.workers, "HOST:PORT of a worker that listens; may be repeated")->envname("LINKCPP_WORKER");
+  command
+      .add_option("--slices", o.slices,
+                  "HOST:PORT where workers that join with --budget get their slices; auto: port 7103, or a free one; none: they do not")
+      ->envname("LINKCPP_SLICES")
+      ->capture_default_str();
+  command
+      .add_option(
+          "--source", o.sources,
+          "URL of a web server where workers find slices too: a folder that `linkcpp slice` wrote (ends in /), or the model's .gguf; "
+          "may be repeated")
+      ->envname("LINKCPP_SOURCE");
   command.add_option("--mode", o.mode, "raw: bit-identical to local; sum: up to top-k times fewer bytes back")
       ->envname("LINKCPP_MODE")
       ->capture_default_str();

@@ -5,6 +5,8 @@
 #include <unistd.h>
 
 #include <cstdio>
+#include <cstdlib>
+#include <filesystem>
 #include <fstream>
 #include <thread>
 
@@ -22,6 +24,9 @@ struct WorkerOptions {
   std::string model, experts = "all", token, token_file, listen, device = "CPU", name, home;
   std::vector<std::string> addresses;
   int threads = 0;
+  std::uint64_t budget = 0;
+  std::string store, share = "0.0.0.0:0";
+  unsigned transfers = 4;
   bool repack = false, list_devices = false, verbose = false, quiet = false;
   int keep_warm_ms = 100, silence_ms = 5000, handshake_ms = 10'000, grace_ms = 2000;
   double delay_ms = 0;
@@ -64,7 +69,26 @@ Result<std::unique_ptr<engine::ExpertHost>> open_host(const engine::Anatomy& ana
                                   {.device = options.device, .n_threads = options.threads, .repack = options.repack, .experts = *ranges});
 }
 
-Result<worker::ServerOptions> server_options(const WorkerOptions& options, const engine::Anatomy& anatomy) {
+/// $XDG_DATA_HOME/linkcpp/slices, else ~/.local/share/linkcpp/slices.
+std::filesystem::path default_store() {
+  const char* data = std::getenv("XDG_DATA_HOME");
+  const char* home = std::getenv("HOME");
+  const std::filesystem::path base =
+      data != nullptr && *data != '\0' ? std::filesystem::path(data) : std::filesystem::path(home == nullptr ? "." : home) / ".local/share";
+  return base / "linkcpp" / "slices";
+}
+
+worker::ProvisionOptions provision_options(const WorkerOptions& options, const worker::ServerOptions& server) {
+  return {.budget = options.budget,
+          .store = options.store.empty() ? default_store() : std::filesystem::path(options.store),
+          .share = options.share == "none" ? "" : options.share,
+          .model = options.model,
+          .identity = server.identity,
+          .secret = server.token.secret,
+          .parallel = options.transfers};
+}
+
+Result<worker::ServerOptions> server_options(const WorkerOptions& options) {
   auto token = read_token(options);
   if (!token) return pass(token);
   auto identity = net::Identity::load_or_create(net::home_folder(options.home));
@@ -84,7 +108,6 @@ Result<worker::ServerOptions> server_options(const WorkerOptions& options, const
         ErrorKind::invalid_input,
         "the token names no address: give the backbone's with --address HOST:PORT, or let the backbone dial with --listen HOST:PORT");
   }
-  server.model = anatomy.digest;
   server.link.keep_warm = std::chrono::milliseconds(options.keep_warm_ms);
   server.link.silence_limit = std::chrono::milliseconds(options.silence_ms);
   server.link.handshake_deadline = std::chrono::milliseconds(options.handshake_ms);
@@ -100,28 +123,51 @@ void keep_freed_memory() {
   mallopt(M_TRIM_THRESHOLD, 256 << 20);
 }
 
+/// Experts out of a file on this machine.
+Result<std::unique_ptr<engine::ExpertHost>> host_of_model(const WorkerOptions& options, worker::ServerOptions& server) {
+  if (options.model.empty()) {
+    return fail(ErrorKind::invalid_input,
+                "say how much this worker shall hold with --budget 8G (it gets its experts from the backbone), or name the model that the "
+                "backbone serves with --model FILE.gguf");
+  }
+  auto anatomy = engine::read_anatomy(options.model);
+  if (!anatomy) return pass(anatomy);
+  if (anatomy->experts_absent) {
+    return fail(ErrorKind::invalid_input,
+                "{} is a backbone file: it has no experts to compute; name the whole model, or let the backbone assign experts with "
+                "--budget 8G",
+                options.model);
+  }
+  server.model = anatomy->digest;
+  auto host = open_host(*anatomy, options);
+  if (!host) return host;
+  spdlog::info("{} holds {} of {} ({:.1f} MB) on {}, {} threads", server.name, dispatch::describe((*host)->holdings()),
+               anatomy->name.empty() ? options.model : anatomy->name, static_cast<double>((*host)->held_bytes()) / 1e6,
+               (*host)->device_description(), (*host)->n_threads());
+  return host;
+}
+
+/// Experts that the backbone will assign.
+Result<std::unique_ptr<engine::ExpertHost>> host_to_fill(const WorkerOptions& options, worker::ServerOptions& server) {
+  server.provision = provision_options(options, server);
+  auto host = engine::ExpertHost::open_empty({.device = options.device, .n_threads = options.threads, .repack = options.repack});
+  if (!host) return host;
+  spdlog::info("{} has room for {:.1f} MB of experts on {}, {} threads; slices are kept in {}", server.name,
+               static_cast<double>(options.budget) / 1e6, (*host)->device_description(), (*host)->n_threads(),
+               server.provision->store.string());
+  return host;
+}
+
 int run(const WorkerOptions& options) {
   keep_freed_memory();
   if (options.list_devices) return print_devices();
   spdlog::set_default_logger(spdlog::stderr_color_mt("worker"));
   spdlog::set_pattern("%H:%M:%S.%e %^%l%$ %v");
   spdlog::set_level(options.quiet ? spdlog::level::warn : options.verbose ? spdlog::level::debug : spdlog::level::info);
-  if (options.model.empty())
-    return report({ErrorKind::invalid_input, "--model FILE.gguf is needed: the same model that the backbone serves"});
-  auto anatomy = engine::read_anatomy(options.model);
-  if (!anatomy) return report(anatomy.error());
-  if (anatomy->experts_absent)
-    return report(
-        {ErrorKind::invalid_input, std::format("{} is a backbone file: it has no experts to compute; name the whole model, or slices "
-                                               "that `linkcpp slice` cut from it",
-                                               options.model)});
-  auto server = server_options(options, *anatomy);
+  auto server = server_options(options);
   if (!server) return report(server.error());
-  auto host = open_host(*anatomy, options);
+  auto host = options.budget == 0 ? host_of_model(options, *server) : host_to_fill(options, *server);
   if (!host) return report(host.error());
-  spdlog::info("{} holds {} of {} ({:.1f} MB) on {}, {} threads", server->name, dispatch::describe((*host)->holdings()),
-               anatomy->name.empty() ? options.model : anatomy->name, static_cast<double>((*host)->held_bytes()) / 1e6,
-               (*host)->device_description(), (*host)->n_threads());
   for (const std::string& address : server->dial) spdlog::info("dialling the backbone at {}", address);
   auto opened = worker::Server::open(std::move(*host), std::move(*server));
   if (!opened) return report(opened.error());
@@ -136,6 +182,7 @@ void setup_worker(CLI::App& root, Action& chosen) {
   CLI::App* app = root.add_subcommand("worker", "Hold experts of a model and compute them for a backbone");
   app->footer(
       "Examples:\n"
+      "  linkcpp worker --join TOKEN --budget 8G                              hold what the backbone assigns, fetched and kept on disk\n"
       "  linkcpp worker --join TOKEN --model model.gguf                       hold every expert\n"
       "  linkcpp worker --join TOKEN --model model.gguf --experts 1/3         hold the first third of every layer's experts\n"
       "  linkcpp worker --join TOKEN --model model.gguf --experts 'L0-3:0-11;L4-7:all'\n"
@@ -146,6 +193,21 @@ void setup_worker(CLI::App& root, Action& chosen) {
   app->add_option("--token-file", options->token_file, "Read the join token from this file");
   app->add_option("-m,--model", options->model, "GGUF of the model (any part of a multi-file model); only the held slices are read")
       ->envname("LINKCPP_MODEL");
+  app->add_option(
+         "-b,--budget", options->budget,
+         "Room for experts, for example 8G: the backbone assigns some, and they are fetched. Needs no --model; with one, slices are "
+         "copied out of it")
+      ->envname("LINKCPP_BUDGET")
+      ->transform(CLI::AsSizeValue(false));
+  app->add_option("--store", options->store, "Folder that keeps fetched slices (default: ~/.local/share/linkcpp/slices)")
+      ->envname("LINKCPP_STORE");
+  app->add_option("--share", options->share, "HOST:PORT where other nodes get slices from this one, port 0 picks one; or none")
+      ->envname("LINKCPP_SHARE")
+      ->capture_default_str();
+  app->add_option("--transfers", options->transfers, "Slices fetched at a time")
+      ->check(CLI::Range(1, 64))
+      ->group("Tuning")
+      ->capture_default_str();
   app->add_option("--experts", options->experts, "Which experts: all, 0-11, 0-3,8-11, 2/3 (second third), or by layers: L0-3:0-11;L4-7:all")
       ->envname("LINKCPP_EXPERTS")
       ->capture_default_str();

@@ -15,6 +15,11 @@ nlohmann::json to_json(const PluginConfig& config) {
                       {"deadline_ms", config.deadline_ms},
                       {"resend_floor_ms", config.resend_floor_ms},
                       {"status_fd", config.status_fd}};
+  if (!config.index.empty()) {
+    json["index"] = config.index.string();
+    json["slice_port"] = config.slice_port;
+    json["sources"] = config.sources;
+  }
   if (!config.listen.empty()) json["listen"] = config.listen;
   return json;
 }

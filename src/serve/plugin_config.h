@@ -1,6 +1,7 @@
 // What `linkcpp serve` tells the plugin: the file named by $LINKCPP_CONFIG.
 #pragma once
 
+#include <cstdint>
 #include <filesystem>
 #include <nlohmann/json.hpp>
 #include <string>
@@ -16,6 +17,9 @@ struct PluginConfig {
   std::string mode = "raw", wire = "f32", base = "CPU";
   bool overlap = true, repack = true;
   int deadline_ms = 10'000, resend_floor_ms = 250;
+  std::filesystem::path index;       ///< slice index; empty: experts are not assigned
+  std::uint16_t slice_port = 0;      ///< where slices are given
+  std::vector<std::string> sources;  ///< web servers
   int status_fd = -1;
 };
 

@@ -46,6 +46,11 @@ void SwarmStatus::apply(const Json& event) {
                                         held != event.end() && held->is_number_unsigned() ? held->get<std::uint64_t>() : 0,
                                         "joined",
                                         ""};
+  } else if (kind == "worker_holds") {
+    const auto worker = workers_.find(text_of(event, "name"));
+    if (worker == workers_.end()) return;
+    worker->second.experts = text_of(event, "experts");
+    worker->second.held = static_cast<std::uint64_t>(number_of(event, "held"));
   } else if (kind == "worker_left" || kind == "worker_draining") {
     const auto worker = workers_.find(text_of(event, "name"));
     if (worker == workers_.end()) return;
@@ -104,6 +109,9 @@ std::string describe_event(const Json& event) {
   if (kind == "worker_joined") {
     return std::format("worker {} joined from {} ({}; {})", text("name"), text("endpoint"), text("device"), text("experts"));
   }
+  if (kind == "worker_assigned") return std::format("worker {} is to hold {}", text("name"), text("experts"));
+  if (kind == "worker_holds" && number_of(event, "bytes") == number_of(event, "bytes_wanted"))
+    return std::format("worker {} has its experts: {}", text("name"), text("experts"));
   if (kind == "worker_left") return std::format("worker {} left: {}", text("name"), text("reason"));
   if (kind == "worker_draining") return std::format("worker {} drains: it finishes what it has and leaves", text("name"));
   if (kind == "refused") return std::format("refused {}: {}", text("endpoint"), text("reason"));

@@ -336,6 +336,7 @@ class Star final : public Backbone {
                            "this backbone assigns no experts: start the worker with --model FILE, or the backbone with `linkcpp serve`"});
     }
     peer->offer = std::move(*offer);
+    status_.emit({{"event", "worker_offers"}, {"name", peer->name}, {"budget", peer->offer->budget}});
     provision();
   }
 
@@ -710,7 +711,7 @@ class Star final : public Backbone {
   bool covered_ = false, announced_ = false, closing_ = false;
   std::optional<SlicePlan> slices_;
   std::string index_problem_;  ///< that was said last
-  bool backlog_ = false;  ///< some link could not send all of it at once
+  bool backlog_ = false;       ///< some link could not send all of it at once
 
   // Last, so that it is destroyed first: no handler runs once members go.
   net::Driver driver_;

@@ -16,9 +16,9 @@ std::chrono::milliseconds milliseconds(const Json& json, const char* key, std::c
 }
 
 Result<Config> parse(const Json& json, const std::string& file) {
-  static const std::set<std::string> known{"model", "home",    "name",   "listen",      "workers",         "mode",         "wire",
-                                           "base",  "overlap", "repack", "deadline_ms", "resend_floor_ms", "keep_warm_ms", "status_fd",
-                                           "index", "slice_port", "sources"};
+  static const std::set<std::string> known{"model",        "home",      "name",    "listen",     "workers",     "mode",
+                                           "wire",         "base",      "overlap", "repack",     "deadline_ms", "resend_floor_ms",
+                                           "keep_warm_ms", "status_fd", "index",   "slice_port", "sources"};
   for (const auto& [key, value] : json.items()) {
     if (!known.contains(key)) return fail(ErrorKind::invalid_input, "{}: unknown key '{}'", file, key);
   }
