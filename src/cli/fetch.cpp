@@ -1,7 +1,6 @@
 // `linkcpp fetch`: downloads slices into a folder, and `linkcpp share`: gives slices to other nodes.
 #include <algorithm>
 #include <atomic>
-#include <csignal>
 #include <cstdio>
 #include <fstream>
 #include <mutex>
@@ -9,6 +8,7 @@
 #include <thread>
 
 #include "cli/command.h"
+#include "cli/interrupt.h"
 #include "fetch/fetcher.h"
 #include "fetch/http_source.h"
 #include "fetch/server.h"
@@ -19,15 +19,6 @@ namespace linkcpp::cli {
 namespace {
 
 using namespace std::chrono_literals;
-
-volatile std::sig_atomic_t interrupted = 0;  // a signal handler can reach nothing else
-
-void on_signal(int) { interrupted = 1; }
-
-void watch_signals() {
-  std::signal(SIGINT, on_signal);
-  std::signal(SIGTERM, on_signal);
-}
 
 struct FetchOptions {
   std::string index, store, join, home;
@@ -152,7 +143,7 @@ int finish(const fetch::FetchProgress& p, const FetchOptions& options, double se
                  serve::human_bytes(static_cast<double>(p.fetched())).c_str(), seconds);
   }
   if (p.slices_done == p.slices) return 0;
-  if (interrupted != 0) return report({ErrorKind::unavailable, "stopped; the same command goes on from here"});
+  if (interrupted()) return report({ErrorKind::unavailable, "stopped; the same command goes on from here"});
   return report(
       {ErrorKind::unavailable, std::format("{} of {} slices could not be fetched{}{}; the same command goes on from here",
                                            p.slices - p.slices_done, p.slices, p.last_problem.empty() ? "" : ": ", p.last_problem)});
@@ -178,7 +169,7 @@ int run_fetch(const FetchOptions& options) {
   if (!folder) return report(folder.error());
   if (auto kept = (*folder)->put_index(*text); !kept) return report(kept.error());
 
-  watch_signals();
+  watch_interrupts();
   serve::Progress progress(options.quiet || options.json);
   fetch::FetchKnobs knobs;
   knobs.parallel = options.parallel;
@@ -197,7 +188,7 @@ int run_fetch(const FetchOptions& options) {
   };
   for (auto& source : sources) fetcher->add(std::move(source));
   fetcher->want(*wanted);
-  while (interrupted == 0 && !fetcher->wait(200ms)) {
+  while (!interrupted() && !fetcher->wait(200ms)) {
     show_problems();
     progress.state(bar(fetcher->progress()), true);
   }
@@ -231,12 +222,12 @@ int run_share(const ShareOptions& options) {
     providers.push_back(std::move(*provider));
   }
   if (providers.empty()) return report({ErrorKind::invalid_input, "nothing to share: give --store or --model"});
-  watch_signals();
+  watch_interrupts();
   auto server = fetch::SliceServer::open({.listen = options.listen, .credentials = {*identity, *secret, std::nullopt, true}}, providers);
   if (!server) return report(server.error());
   std::printf("sharing slices at lks://%s\n", (*server)->address().c_str());
   std::fflush(stdout);
-  while (interrupted == 0) std::this_thread::sleep_for(100ms);
+  while (!interrupted()) std::this_thread::sleep_for(100ms);
   return 0;
 }
 

@@ -5,13 +5,13 @@
 
 #include <array>
 #include <chrono>
-#include <csignal>
 #include <fstream>
 #include <set>
 #include <sstream>
 
 #include "cli/child.h"
 #include "cli/command.h"
+#include "cli/interrupt.h"
 #include "engine/anatomy.h"
 #include "gate/record.h"
 #include "net/token.h"
@@ -44,8 +44,6 @@ struct GateOptions {
 constexpr auto look_period = 100ms;
 constexpr std::size_t max_text = 64u << 20;
 constexpr std::string_view default_text = "held-out-austen.txt";
-
-volatile std::sig_atomic_t interrupted = 0;
 
 /// What a run of one setting said.
 struct RunOutcome {
@@ -248,7 +246,7 @@ class Gate {
         return failed;
       }
       if (auto alive = check_workers(workers_); !alive) return pass(alive);
-      if (interrupted != 0)
+      if (interrupted())
         return fail(ErrorKind::unavailable, "the gate was interrupted; everything it started is stopped, no record was written");
       const auto waited = std::chrono::steady_clock::now() - start;
       const std::string missing = swarm.missing();
@@ -407,9 +405,7 @@ Result<int> run_gate(const GateOptions& given) {
 }
 
 int run(const GateOptions& options) {
-  struct sigaction action{};
-  action.sa_handler = [](int) { interrupted = 1; };
-  for (const int signal : {SIGINT, SIGTERM, SIGHUP}) sigaction(signal, &action, nullptr);
+  watch_interrupts();
   const auto code = run_gate(options);
   return code ? *code : report(code.error());
 }

@@ -1,9 +1,9 @@
 // `linkcpp slice`: cuts a model into expert slices and a backbone without experts, and verifies them.
-#include <csignal>
 #include <cstdio>
 #include <nlohmann/json.hpp>
 
 #include "cli/command.h"
+#include "cli/interrupt.h"
 #include "engine/backbone_file.h"
 #include "serve/progress.h"
 #include "serve/text.h"
@@ -20,15 +20,13 @@ struct SliceOptions {
   int threads = 0;
 };
 
-volatile std::sig_atomic_t slice_interrupted = 0;
-
 std::string human(std::uint64_t bytes) { return serve::human_bytes(static_cast<double>(bytes)); }
 
 slice::Progress shown_progress(serve::Progress& progress, const char* what) {
   return [&progress, what](std::uint64_t done, std::uint64_t total) {
     const double percent = total == 0 ? 100.0 : 100.0 * static_cast<double>(done) / static_cast<double>(total);
     progress.state(std::format("{}: {} of {} ({:.0f} %)", what, human(done), human(total), percent), true);
-    return slice_interrupted == 0;
+    return !interrupted();
   };
 }
 
@@ -116,9 +114,7 @@ Result<int> run_slice(const SliceOptions& options) {
 }
 
 int run_slice_command(const SliceOptions& options) {
-  struct sigaction action{};
-  action.sa_handler = [](int) { slice_interrupted = 1; };
-  for (const int signal : {SIGINT, SIGTERM, SIGHUP}) sigaction(signal, &action, nullptr);
+  watch_interrupts();
   const auto code = run_slice(options);
   return code ? *code : report(code.error());
 }
