@@ -13,6 +13,7 @@
 #include "cli/wire_choice.h"
 #include "engine/anatomy.h"
 #include "engine/backbone_file.h"
+#include "fetch/url.h"
 #include "net/coroutine.h"
 #include "net/identity.h"
 #include "net/token.h"
@@ -99,6 +100,20 @@ Result<> check_mapping(const ServeOptions& options) {
   return {};
 }
 
+/// Without slices from here, the index must be had elsewhere too.
+Result<> check_sources(const ServeOptions& options) {
+  for (const std::string& url : options.sources) {
+    if (auto source = fetch::parse_url(url); !source) return pass(source);
+    if (options.slices == "none" && !url.ends_with('/')) {
+      return fail(ErrorKind::invalid_input,
+                  "with --slices none workers get the slice index from --source too: '{}' must be a folder that `linkcpp slice` wrote, and "
+                  "end in /",
+                  url);
+    }
+  }
+  return {};
+}
+
 /// Everything that was checked before anything is started.
 struct Prepared {
   std::map<std::string, std::optional<std::string>> holes;  ///< environment for a backbone without experts
@@ -150,6 +165,7 @@ Result<Prepared> prepare(const ServeOptions& options) {
   if (!mode) return pass(mode);
   if (auto fits = check_passed_on(options.passed_on); !fits) return pass(fits);
   if (auto mapped = check_mapping(options); !mapped) return pass(mapped);
+  if (auto sources = check_sources(options); !sources) return pass(sources);
   auto model = serve::existing_file(options.model, "the model");
   if (!model) return pass(model);
   prepared.model = *model;

@@ -398,6 +398,8 @@ class Star final : public Backbone {
     if (!holds) return violation(peer, holds.error().message);
     if (!peer->assigned && !peer->offer) return violation(peer, "held experts, though nothing was assigned");
     if (auto fits = check_holdings(holds->holdings); !fits) return violation(peer, fits.error().message);
+    const bool news = holds->bytes != std::exchange(peer->bytes_there, holds->bytes) || holds->holdings != peer->hello.holdings;
+    if (!news) return;
     peer->hello.holdings = holds->holdings;
     dispatch::Actions actions;
     dispatcher_.update_worker(*peer->id, std::move(holds->holdings), now(), actions);

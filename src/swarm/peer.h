@@ -22,6 +22,7 @@ struct Peer {
   std::optional<wire::Offer> offer;            ///< room for slices
   bool assigned = false;                       ///< it was told which to hold
   std::vector<wire::LayerHolding> assignment;  ///< those
+  std::uint64_t bytes_there = 0;               ///< of them, as it said last
   std::unordered_set<std::uint64_t> programs;  ///< ids that were sent over this link
 };
 using PeerPtr = std::shared_ptr<Peer>;

@@ -21,6 +21,7 @@ struct LayerHolding {
   /// `expert` is below n_expert.
   void add(std::uint32_t expert);
   [[nodiscard]] std::size_t count() const;
+  bool operator==(const LayerHolding&) const = default;
 };
 LayerHolding empty_holding(std::uint16_t layer, std::uint16_t n_expert);
 

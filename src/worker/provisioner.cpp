@@ -24,7 +24,8 @@ namespace {
 using store::SliceIndex;
 constexpr const char* current_name = "current";  // in the store's folder: digest of the index that was assigned last
 constexpr auto index_retry = std::chrono::seconds(2);
-enum Tier { own_disk, peers, the_backbone, web };
+/// What is asked first: web servers that the backbone's operator named spare the backbone's own line.
+enum Tier { own_disk, peers, web, the_backbone };
 
 std::vector<wire::LayerHolding> stored_of(const SliceIndex& index, const store::Store& store) {
   std::vector<wire::LayerHolding> stored;
