@@ -10,12 +10,14 @@
 #include <set>
 #include <thread>
 
+#include "dispatch/dispatcher.h"
 #include "net/driver.h"
 #include "net/token.h"
 #include "net/transport.h"
 #include "support/mailbox.h"
 #include "support/tiny_gguf.h"
 #include "wire/frame_size.h"
+#include "wire/provision.h"
 
 namespace linkcpp::swarm {
 namespace {
@@ -109,10 +111,12 @@ class RealBackbone : public ::testing::Test {
     config.home = folder_ / "home";
     config.listen = "127.0.0.1:0";
     config.deadline = 1500ms;
+    prepare(config);
     auto opened = Backbone::open(config);
     ASSERT_TRUE(opened) << opened.error().message;
     backbone_ = std::move(*opened);
   }
+  virtual void prepare(Config&) {}
   void TearDown() override {
     backbone_.reset();
     std::filesystem::remove_all(folder_);
@@ -182,6 +186,151 @@ class TwoWorkers : public RealBackbone {
   std::vector<float> rows_ = std::vector<float>(n_embd, 1.0f), output_ = std::vector<float>(8, -1.0f);
   engine::RegionCall call_;
 };
+
+// ---- provisioning ------------------------------------------------------------------------------------------------------
+
+class Provisioning : public RealBackbone {
+ protected:
+  void prepare(Config& config) override {
+    config.index = folder_ / "index.json";
+    config.slice_port = 7103;
+    config.sources = {"https://example.org/model/"};
+  }
+  /// The index of the tiny model, whose digests are numbers: nobody here reads the slices.
+  void write_index() {
+    const engine::Anatomy& anatomy = backbone_->anatomy();
+    store::SliceIndex index{.model = anatomy.digest, .architecture = anatomy.architecture, .name = "tiny"};
+    index.n_layer = 2;
+    index.n_embd = n_embd;
+    index.n_expert = n_expert;
+    index.top_k = 2;
+    index.n_vocab = 40;
+    index.files = {{"tiny.gguf", std::filesystem::file_size(folder_ / "tiny.gguf")}};
+    for (const engine::MoeLayer& from : anatomy.layers) {
+      store::LayerSlices layer{.layer = from.key, .parts = {}, .slices = {}};
+      std::uint64_t at = 0;
+      for (const engine::ExpertTensor& t : from.tensors) {
+        at = (at + store::slice_alignment - 1) / store::slice_alignment * store::slice_alignment;
+        layer.parts.push_back({t.name, t.type_name, t.n_in, t.n_out, t.slice_bytes, t.file, t.offset, at});
+        at += t.slice_bytes;
+      }
+      for (std::uint32_t e = 0; e < n_expert; ++e)
+        layer.slices.push_back({static_cast<std::uint8_t>(from.key + 1), static_cast<std::uint8_t>(e)});
+      slice_bytes_ = layer.slice_bytes();
+      index.layers.push_back(std::move(layer));
+    }
+    text_ = store::encode_index(index);
+    linkcpp::test::write_file(folder_ / "index.new", text_);
+    std::filesystem::rename(folder_ / "index.new", folder_ / "index.json");
+  }
+  static wire::Hello newcomer(std::string name) {
+    return {.engine = engine::engine_version(), .name = std::move(name), .device = "none", .n_threads = 1, .row_types = 1};
+  }
+  static Bytes offer(wire::Offer offer) {
+    Bytes body;
+    wire::encode(offer, body);
+    return wire::make_frame(wire::FrameType::offer, 0, body);
+  }
+  static Bytes holds(std::vector<wire::LayerHolding> holdings) {
+    Bytes body;
+    wire::encode(wire::Holds{.bytes = 1, .bytes_wanted = 1, .holdings = std::move(holdings)}, body);
+    return wire::make_frame(wire::FrameType::holds, 0, body);
+  }
+  std::unique_ptr<ScriptedWorker> volunteer(const char* name, wire::Offer what) {
+    auto joined = worker(newcomer(name));
+    EXPECT_TRUE(joined->next(wire::FrameType::welcome));
+    joined->send(offer(std::move(what)));
+    return joined;
+  }
+  static wire::Assign assigned(ScriptedWorker& worker) {
+    const auto frame = worker.next(wire::FrameType::assign);
+    EXPECT_TRUE(frame);
+    return frame ? wire::decode_assign(frame->body).value_or(wire::Assign{}) : wire::Assign{};
+  }
+
+  std::string text_;
+  std::uint64_t slice_bytes_ = 0;
+};
+
+TEST_F(Provisioning, AssignsEverythingToTheFirstThatHasRoom) {
+  write_index();
+  auto first = volunteer("first", {.budget = 12 * slice_bytes_});
+  const wire::Assign assign = assigned(*first);
+  EXPECT_EQ(assign.model, backbone_->anatomy().digest);
+  EXPECT_EQ(assign.index, store::index_digest(text_));
+  EXPECT_EQ(dispatch::describe(assign.urgent), "layers 0-1: experts 0-5");
+  EXPECT_TRUE(assign.spare.empty());
+  ASSERT_EQ(assign.sources.size(), 2u);
+  EXPECT_EQ(assign.sources[0].url, "lks://:7103");
+  EXPECT_EQ(assign.sources[0].key, net::Identity::load_or_create(folder_ / "home")->key().bytes);
+  EXPECT_EQ(assign.sources[1].url, "https://example.org/model/");
+  EXPECT_FALSE(backbone_->wait_for_coverage([] { return true; })) << "assigned is not held";
+  first->send(holds(assign.urgent));
+  EXPECT_TRUE(backbone_->wait_for_coverage({}));
+}
+
+TEST_F(Provisioning, TheNextGetsTheRestAndTheFirstAsSource) {
+  write_index();
+  auto first = volunteer("first", {.budget = 7 * slice_bytes_, .share_port = 4711});
+  EXPECT_EQ(dispatch::describe(assigned(*first).urgent), "layer 0: experts 0-5; layer 1: experts 0");
+  auto second = volunteer("second", {.budget = 6 * slice_bytes_});
+  const wire::Assign assign = assigned(*second);
+  EXPECT_EQ(dispatch::describe(assign.urgent), "layer 1: experts 1-5");
+  EXPECT_EQ(dispatch::describe(assign.spare), "layer 0: experts 0");
+  ASSERT_EQ(assign.sources.size(), 3u);
+  EXPECT_EQ(assign.sources[0].url, "lks://127.0.0.1:4711");
+}
+
+TEST_F(Provisioning, WhatIsStoredOfThisModelIsAssignedAgain) {
+  write_index();
+  wire::Offer stored{.budget = 2 * slice_bytes_, .model = backbone_->anatomy().digest, .stored = {{1, n_expert, {0b110000}}}};
+  auto knows = volunteer("knows", stored);
+  EXPECT_EQ(dispatch::describe(assigned(*knows).urgent), "layer 1: experts 4-5");
+  stored.model[0] ^= 1;
+  auto other = volunteer("other", stored);
+  EXPECT_EQ(dispatch::describe(assigned(*other).urgent), "layer 0: experts 0-1") << "of another model nothing counts";
+}
+
+TEST_F(Provisioning, WaitsForTheIndex) {
+  auto early = volunteer("early", {.budget = 1ull << 40});
+  std::this_thread::sleep_for(100ms);
+  write_index();
+  EXPECT_EQ(dispatch::describe(assigned(*early).urgent), "layers 0-1: experts 0-5");
+}
+
+TEST_F(Provisioning, RefusesRoomForNothing) {
+  write_index();
+  auto small = volunteer("small", {.budget = slice_bytes_ - 1});
+  EXPECT_NE(small->refusal().find(std::to_string(slice_bytes_) + " or more"), std::string::npos);
+}
+
+TEST_F(Provisioning, RefusesASecondOfferAndHoldingsOfAnotherShape) {
+  write_index();
+  auto twice = volunteer("twice", {.budget = 1ull << 40});
+  assigned(*twice);
+  twice->send(offer({.budget = 1}));
+  EXPECT_NE(twice->refusal().find("second offer"), std::string::npos);
+  auto odd = volunteer("odd", {.budget = 1ull << 40});
+  assigned(*odd);
+  odd->send(holds({{0, 64, {1}}}));
+  EXPECT_NE(odd->refusal().find("64 experts in layer 0"), std::string::npos);
+}
+
+TEST_F(Provisioning, HoldingsWithoutAnOfferAreAViolation) {
+  write_index();
+  auto liar = worker(newcomer("liar"));
+  liar->send(holds({{0, n_expert, {1}}}));
+  EXPECT_NE(liar->refusal().find("nothing was assigned"), std::string::npos);
+}
+
+TEST_F(RealBackbone, WithoutSlicesOffersAreRefused) {
+  auto newcomer = worker(wire::Hello{.engine = engine::engine_version(), .name = "new", .device = "none", .n_threads = 1, .row_types = 1});
+  ASSERT_TRUE(newcomer->next(wire::FrameType::welcome));
+  Bytes body;
+  wire::encode(wire::Offer{.budget = 1ull << 40}, body);
+  newcomer->send(wire::make_frame(wire::FrameType::offer, 0, body));
+  EXPECT_NE(newcomer->refusal().find("assigns no experts"), std::string::npos);
+}
 
 // ---- joining ---------------------------------------------------------------------------------------------------------
 
