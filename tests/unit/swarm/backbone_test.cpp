@@ -14,6 +14,7 @@
 #include "net/driver.h"
 #include "net/token.h"
 #include "net/transport.h"
+#include "store/index.h"
 #include "support/mailbox.h"
 #include "support/tiny_gguf.h"
 #include "wire/frame_size.h"
