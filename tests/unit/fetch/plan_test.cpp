@@ -87,7 +87,7 @@ TEST(Plan, Simulation) {
     for (std::size_t i = 0; i < n_slices; ++i) plan.add_slice();
     for (std::size_t s = 0; s < n_sources; ++s) {
       kinds.push_back(static_cast<Kind>(random() % 5));
-      plan.add_source(static_cast<int>(random() % 3), random() % 3);
+      plan.add_source(static_cast<int>(random() % 3), static_cast<unsigned>(random() % 3));
       for (std::size_t i = 0; i < n_slices; ++i) has[s].push_back(random() % 2 == 0);
     }
     std::vector<Plan::Job> running;

@@ -320,6 +320,7 @@ TEST_F(Provisioning, RefusesASecondOfferAndHoldingsOfAnotherShape) {
 TEST_F(Provisioning, HoldingsWithoutAnOfferAreAViolation) {
   write_index();
   auto liar = worker(newcomer("liar"));
+  ASSERT_TRUE(liar->next(wire::FrameType::welcome));
   liar->send(holds({{0, n_expert, {1}}}));
   EXPECT_NE(liar->refusal().find("nothing was assigned"), std::string::npos);
 }
