@@ -65,7 +65,7 @@ def nginx(folder, web, tls=False, rate=""):
                         "/CN=localhost", "-addext", "subjectAltName=DNS:localhost", "-keyout", key, "-out", cert], check=True, capture_output=True)
         listen, secure = f"{port} ssl", f"ssl_certificate {cert}; ssl_certificate_key {key};"
     with open(os.path.join(home, "nginx.conf"), "w") as file:
-        file.write(f"""daemon off; pid {home}/pid; error_log {home}/error.log; worker_processes 1;
+        file.write(f"""{"user root; " if os.geteuid() == 0 else ""}daemon off; pid {home}/pid; error_log {home}/error.log; worker_processes 1;
 events {{}}
 http {{ access_log {home}/access.log combined; client_body_temp_path {home}/a; proxy_temp_path {home}/b; fastcgi_temp_path {home}/c;
 uwsgi_temp_path {home}/d; scgi_temp_path {home}/e; sendfile on; {rate}

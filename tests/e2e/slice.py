@@ -53,7 +53,9 @@ def test_cut_verify_damage(folder):
     assert slice_("--restore-holes", out).returncode == 0
     with open(holes, "rb") as file:
         assert file.read() == before
-    worker = subprocess.run([LINKCPP, "worker", "--join", "x", "--model", os.path.join(out, "backbone-00001-of-00002.gguf")],
+    token = subprocess.run([LINKCPP, "token", "--home", os.path.join(folder, "home"), "--address", "127.0.0.1:1"], capture_output=True, text=True,
+                           check=True).stdout.strip()
+    worker = subprocess.run([LINKCPP, "worker", "--join", token, "--home", os.path.join(folder, "home"), "--model", os.path.join(out, "backbone-00001-of-00002.gguf")],
                             capture_output=True, text=True, timeout=60)
     assert worker.returncode == 2 and "no experts" in worker.stderr, worker.stderr
     foreign = os.path.join(folder, "foreign")
