@@ -39,6 +39,11 @@ Plan::Time Plan::backoff(int failures) const {
   return std::min(pause, knobs_.backoff_max);
 }
 
+/// It failed lately and nothing is under way from it. Slices do not wait for its rest to end: it counts as asked.
+bool Plan::broken(std::size_t source, Time now) const {
+  return sources_[source].failures > 0 && sources_[source].running == 0 && sources_[source].rest_until > now;
+}
+
 /// The source for a slice now. None: those that may have it are resting or busy; a round that is over ends here.
 std::optional<std::size_t> Plan::choose(Slice& slice, Time now) {
   const auto ready = [&](std::size_t i) {
@@ -49,13 +54,13 @@ std::optional<std::size_t> Plan::choose(Slice& slice, Time now) {
   std::optional<std::size_t> best;
   bool any = false;
   for (std::size_t i = 0; i < sources_.size(); ++i) {
-    any = any || may(slice, i);
+    any = any || (may(slice, i) && !broken(i, now));
     if (!ready(i)) continue;
     const Source& source = sources_[i];
     if (!best || source.tier < sources_[*best].tier || (source.tier == sources_[*best].tier && source.running < sources_[*best].running))
       best = i;
   }
-  if (!any) end_round(slice, now);
+  if (!any && !best) end_round(slice, now);
   return best;
 }
 
@@ -134,7 +139,8 @@ std::optional<Plan::Time> Plan::wake() const {
     bool any = false;
     for (std::size_t s = 0; s < sources_.size(); ++s) {
       if (!may(slice, s)) continue;
-      any = true;
+      const bool broken = sources_[s].failures > 0 && sources_[s].running == 0 && sources_[s].rest_until > slice.rest_until;
+      any = any || !broken;
       offer(std::max(slice.rest_until, sources_[s].rest_until));
     }
     if (!any) offer(slice.rest_until);  // its round ends then

@@ -82,6 +82,7 @@ class Plan {
     Time rest_until{};
   };
   [[nodiscard]] bool may(const Slice& slice, std::size_t source) const;
+  [[nodiscard]] bool broken(std::size_t source, Time now) const;
   std::optional<std::size_t> choose(Slice& slice, Time now);
   void end_round(Slice& slice, Time now);
   void close(Slice& slice, State state);

@@ -63,6 +63,21 @@ TEST(Plan, BacksOffAndComesBack) {
   EXPECT_TRUE(plan.next(now));
 }
 
+TEST(Plan, ADeadSourceDoesNotHoldTheOthersRoundsUp) {
+  Plan plan({.backoff_min = 100ms, .backoff_max = 30s, .give_up_rounds = 3});
+  for (int i = 0; i < 50; ++i) plan.add_slice();
+  plan.add_source(0);
+  Plan::Time now{};
+  while (!plan.finished()) {
+    while (const auto job = plan.next(now)) plan.finish(*job, Outcome::vanished, now);
+    if (plan.finished()) break;
+    ASSERT_TRUE(plan.wake());
+    now = std::max(*plan.wake(), now + 1ns);
+    ASSERT_LT(now, 2s) << "fifty slices wait for one source's rests in turn";
+  }
+  EXPECT_EQ(plan.failed(), 50u);
+}
+
 TEST(Plan, FullDiskHoldsEverything) {
   Plan plan({.backoff_min = 100ms, .give_up_rounds = 2});
   plan.add_slice();
