@@ -2,6 +2,7 @@
 // Its text is noise; what counts is its shape. The same options give the same weights, in one file or in several.
 #include <ggml.h>
 #include <gguf.h>
+#include <unistd.h>
 
 #include <CLI/CLI.hpp>
 #include <array>
@@ -30,6 +31,7 @@ struct Options {
   std::uint32_t context = 4096;
   std::uint32_t split = 1;
   std::uint64_t seed = 1;
+  bool sparse_experts = false;
 };
 
 constexpr std::uint32_t n_head = 4, n_kv = 2, d_head = 64;
@@ -243,6 +245,22 @@ void write_tensor(std::FILE* file, const Tensor& tensor, std::uint64_t seed, std
   write(file, padding.data(), padding.size());
 }
 
+bool is_expert_tensor(const Tensor& tensor) { return tensor.name.contains("_exps."); }
+
+/// Leaves a hole of a tensor's size: it reads as zeros and costs no disk.
+void skip_tensor(std::FILE* file, const Tensor& tensor, std::size_t alignment) {
+  std::size_t bytes = ggml_row_size(tensor.type, tensor.ne[0]);
+  for (std::size_t i = 1; i < tensor.ne.size(); ++i) bytes *= static_cast<std::size_t>(tensor.ne[i]);
+  bytes += (alignment - bytes % alignment) % alignment;
+  if (fseeko(file, static_cast<off_t>(bytes), SEEK_CUR) != 0) throw std::runtime_error("cannot seek");
+}
+
+/// Ends the file where it stands, for a hole may be last.
+void end_file(std::FILE* file) {
+  const off_t end = ftello(file);
+  if (std::fflush(file) != 0 || end < 0 || ftruncate(fileno(file), end) != 0) throw std::runtime_error("cannot write: is the disk full?");
+}
+
 /// One part: header, then the tensors [first, last).
 void write_part(const Options& o, const std::string& path, const std::vector<Tensor>& all, std::uint32_t part) {
   const std::size_t first = all.size() * part / o.split, last = all.size() * (part + 1) / o.split;
@@ -264,8 +282,15 @@ void write_part(const Options& o, const std::string& path, const std::vector<Ten
   FilePtr file(std::fopen(path.c_str(), "wb"), &std::fclose);
   if (!file) throw std::runtime_error("cannot create " + path);
   write(file.get(), header.data(), header.size());
-  for (std::size_t i = first; i < last; ++i)
-    write_tensor(file.get(), all[i], o.seed * 0x9E3779B97F4A7C15ull, gguf_get_alignment(gguf.get()));
+  const std::size_t alignment = gguf_get_alignment(gguf.get());
+  for (std::size_t i = first; i < last; ++i) {
+    if (o.sparse_experts && is_expert_tensor(all[i])) {
+      skip_tensor(file.get(), all[i], alignment);
+    } else {
+      write_tensor(file.get(), all[i], o.seed * 0x9E3779B97F4A7C15ull, alignment);
+    }
+  }
+  end_file(file.get());
   if (std::fclose(file.release()) != 0) throw std::runtime_error("cannot write " + path);
   std::printf("%s\n", path.c_str());
 }
@@ -314,6 +339,7 @@ int main(int argc, char** argv) {
   app.add_option("--type", o.type, "Type of the matrices")->check(CLI::IsMember({"f16", "f32", "q8_0", "q4_0"}))->capture_default_str();
   app.add_option("--seed", o.seed, "Seed of the weights")->capture_default_str();
   app.add_option("--split", o.split, "Number of files")->check(CLI::Range(1u, 99u))->capture_default_str();
+  app.add_flag("--sparse-experts", o.sparse_experts, "Experts are holes in the file: zeros, whatever their size, that cost no disk");
   CLI11_PARSE(app, argc, argv);
   if (o.arch == "mixtral") o.arch = "llama";
   try {
