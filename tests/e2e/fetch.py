@@ -125,6 +125,17 @@ def test_static(folder, files, tls):
             fetch(index, os.path.join(folder, "untrusted"), f"{url}/slices", expect=3, extra=["--rounds", "1"])
 
 
+def stored(store):
+    """Bytes of whole and unfinished slices."""
+    total = 0
+    for kind in ("objects", "partial"):
+        for at, _, names in os.walk(os.path.join(store, kind)):
+            for name in names:
+                with contextlib.suppress(OSError):  # it may be renamed just now
+                    total += os.path.getsize(os.path.join(at, name))
+    return total
+
+
 def test_kill(folder):
     web, index, _, total = make_model(os.path.join(folder, "kill"))
     store = os.path.join(folder, "kill-store")
@@ -134,7 +145,11 @@ def test_kill(folder):
     with nginx(folder, web, rate="limit_rate 200k;") as (url, home):
         for _ in range(8):
             process = subprocess.Popen([LINKCPP, "fetch", "--index", index, "--store", store, "--from", f"{url}/slices", "--quiet"])
-            time.sleep(rng.uniform(0.05, 0.3))
+            before = stored(store)
+            deadline = time.monotonic() + 20
+            while stored(store) <= before and process.poll() is None and time.monotonic() < deadline:
+                time.sleep(0.01)  # a busy machine starts slowly: the kill must find it at work
+            time.sleep(rng.uniform(0, 0.25))
             kills += process.poll() is None
             process.send_signal(signal.SIGKILL)
             process.wait()
