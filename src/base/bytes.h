@@ -1,6 +1,7 @@
 // Bounded little-endian reading and writing of byte buffers.
 #pragma once
 
+#include <array>
 #include <bit>
 #include <concepts>
 #include <cstddef>
@@ -72,6 +73,13 @@ class ByteReader {
     ByteSpan part = in_.subspan(at_, n);
     at_ += n;
     return part;
+  }
+  /// Fills an array of bytes; zeros if fewer are left.
+  template <std::size_t N>
+  void fill(std::array<std::uint8_t, N>& to) {
+    const ByteSpan bytes = take(N);
+    to.fill(0);
+    if (!bytes.empty()) std::memcpy(to.data(), bytes.data(), N);
   }
   std::string text() {
     ByteSpan part = take(get<std::uint16_t>());

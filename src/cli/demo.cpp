@@ -12,8 +12,7 @@
 #include "cli/command.h"
 #include "engine/anatomy.h"
 #include "net/coroutine.h"
-#include "net/identity.h"
-#include "net/token.h"
+#include "net/transport.h"
 #include "serve/account_view.h"
 #include "serve/address.h"
 #include "serve/http_client.h"
@@ -194,11 +193,9 @@ class Demo {
   [[nodiscard]] fs::path home() const { return folder_ / "backbone"; }
 
   Result<> start_workers() {
-    auto identity = net::Identity::load_or_create(home());
-    if (!identity) return pass(identity);
-    auto secret = net::load_or_create_secret(home());
-    if (!secret) return pass(secret);
-    const auto token = net::JoinToken{identity->key(), *secret, {status_.listen_address()}}.encode();
+    auto backbone = net::backbone_credentials(home());
+    if (!backbone) return pass(backbone);
+    const auto token = net::JoinToken{backbone->identity.key(), backbone->secret, {status_.listen_address()}}.encode();
     auto started = cli::start_workers(
         {.program = program_,
          .model = model_,

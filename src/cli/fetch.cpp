@@ -199,11 +199,8 @@ int run_fetch(const FetchOptions& options) {
 }
 
 int run_share(const ShareOptions& options) {
-  const auto home = net::home_folder(options.home);
-  auto identity = net::Identity::load_or_create(home);
-  if (!identity) return report(identity.error());
-  auto secret = net::load_or_create_secret(home);
-  if (!secret) return report(secret.error());
+  auto credentials = net::backbone_credentials(net::home_folder(options.home));
+  if (!credentials) return report(credentials.error());
   std::vector<std::shared_ptr<fetch::SliceProvider>> providers;
   if (!options.store.empty()) {
     auto folder = store::Store::open(options.store);
@@ -223,7 +220,7 @@ int run_share(const ShareOptions& options) {
   }
   if (providers.empty()) return report({ErrorKind::invalid_input, "nothing to share: give --store or --model"});
   watch_interrupts();
-  auto server = fetch::SliceServer::open({.listen = options.listen, .credentials = {*identity, *secret, std::nullopt, true}}, providers);
+  auto server = fetch::SliceServer::open({.listen = options.listen, .credentials = std::move(*credentials)}, providers);
   if (!server) return report(server.error());
   std::printf("sharing slices at lks://%s\n", (*server)->address().c_str());
   std::fflush(stdout);

@@ -200,12 +200,8 @@ Result<Prepared> prepare(const ServeOptions& options) {
 }
 
 /// The command with which a worker joins, complete but for the file's path there.
-Result<std::string> join_command(const Prepared& prepared) {
-  auto identity = net::Identity::load_or_create(prepared.home);
-  if (!identity) return pass(identity);
-  auto secret = net::load_or_create_secret(prepared.home);
-  if (!secret) return pass(secret);
-  net::JoinToken token{identity->key(), *secret, {}};
+std::string join_command(const Prepared& prepared, const net::Credentials& backbone) {
+  net::JoinToken token{backbone.identity.key(), backbone.secret, {}};
   if (prepared.listen) {
     const bool any = prepared.listen->host == "0.0.0.0" || prepared.listen->host == "::";
     for (const auto& host : any ? serve::local_addresses() : std::vector{prepared.listen->host}) {
@@ -220,15 +216,11 @@ constexpr std::uint16_t usual_slice_port = 7103;
 
 /// Where slices are given: the address that was asked for; "auto" is the usual port beside the workers' address, or any if that is taken.
 Result<std::unique_ptr<serve::SliceGiver>> open_slices(const ServeOptions& options, const Prepared& prepared,
-                                                       const std::filesystem::path& index, serve::SliceGiver::Said said) {
-  auto identity = net::Identity::load_or_create(prepared.home);
-  if (!identity) return pass(identity);
-  auto secret = net::load_or_create_secret(prepared.home);
-  if (!secret) return pass(secret);
-  serve::SliceGiverOptions giver{.listen = "", .credentials = {std::move(*identity), *secret, std::nullopt, true}, .index = index};
-  if (options.slices == "none") return serve::SliceGiver::open(prepared.anatomy, std::move(giver), std::move(said));
+                                                       const net::Credentials& backbone, const std::filesystem::path& index,
+                                                       serve::SliceGiver::Said said) {
+  serve::SliceGiverOptions giver{.listen = "", .credentials = backbone, .index = index};
   if (options.slices != "auto") {
-    giver.listen = options.slices;
+    if (options.slices != "none") giver.listen = options.slices;
     return serve::SliceGiver::open(prepared.anatomy, std::move(giver), std::move(said));
   }
   const std::string host = prepared.listen ? prepared.listen->host : "0.0.0.0";
@@ -259,10 +251,11 @@ serve::Command server_command(const ServeOptions& options, const Prepared& prepa
 /// One run of serve, on one thread.
 class Serving {
  public:
-  Serving(const ServeOptions& options, Prepared prepared, std::string join)
+  Serving(const ServeOptions& options, Prepared prepared, net::Credentials backbone)
       : options_(options),
         prepared_(std::move(prepared)),
-        join_(std::move(join)),
+        backbone_(std::move(backbone)),
+        join_(join_command(prepared_, backbone_)),
         progress_(options.json),
         signals_(context_, SIGINT, SIGTERM, SIGHUP) {}
 
@@ -272,7 +265,7 @@ class Serving {
     const auto config = folder->path() / "plugin.json";
     if (options_.slices != "none" || !options_.sources.empty()) {
       index_ = folder->path() / "index.json";
-      auto slices = open_slices(options_, prepared_, index_, [this](const std::string& sentence) {
+      auto slices = open_slices(options_, prepared_, backbone_, index_, [this](const std::string& sentence) {
         asio::post(context_, [this, sentence] { progress_.line(sentence); });
       });
       if (!slices) return pass(slices);
@@ -461,6 +454,7 @@ class Serving {
 
   const ServeOptions& options_;
   Prepared prepared_;
+  net::Credentials backbone_;
   std::string join_;
   std::filesystem::path index_;  ///< of slices; empty: workers bring the model themselves
   serve::Progress progress_;
@@ -479,9 +473,9 @@ class Serving {
 int run(const ServeOptions& options) {
   auto prepared = prepare(options);
   if (!prepared) return report(prepared.error());
-  auto join = join_command(*prepared);
-  if (!join) return report(join.error());
-  if (auto served = Serving(options, std::move(*prepared), std::move(*join)).run(); !served) return report(served.error());
+  auto backbone = net::backbone_credentials(prepared->home);
+  if (!backbone) return report(backbone.error());
+  if (auto served = Serving(options, std::move(*prepared), std::move(*backbone)).run(); !served) return report(served.error());
   return 0;
 }
 

@@ -5,7 +5,7 @@
 #include <nlohmann/json.hpp>
 
 #include "cli/command.h"
-#include "net/identity.h"
+#include "net/transport.h"
 #include "serve/address.h"
 #include "serve/text.h"
 
@@ -49,15 +49,13 @@ int run(const TokenOptions& options) {
     if (auto parsed = serve::parse_host_port(address); !parsed) return report(parsed.error());
   }
   const auto home = net::home_folder(options.home);
-  auto identity = net::Identity::load_or_create(home);
-  if (!identity) return report(identity.error());
-  auto secret = net::load_or_create_secret(home);
-  if (!secret) return report(secret.error());
+  auto backbone = net::backbone_credentials(home);
+  if (!backbone) return report(backbone.error());
   const auto addresses = options.addresses.empty() ? guessed_addresses() : options.addresses;
-  const auto token = net::JoinToken{identity->key(), *secret, addresses}.encode();
+  const auto token = net::JoinToken{backbone->identity.key(), backbone->secret, addresses}.encode();
   if (options.json) {
     const nlohmann::json json{
-        {"token", token}, {"backbone", net::short_name(identity->key())}, {"addresses", addresses}, {"home", home.string()}};
+        {"token", token}, {"backbone", net::short_name(backbone->identity.key())}, {"addresses", addresses}, {"home", home.string()}};
     std::printf("%s\n", json.dump().c_str());
     return 0;
   }

@@ -363,9 +363,10 @@ Result<Anatomy> read_anatomy(const std::filesystem::path& path) {
 }
 
 std::optional<int> type_by_name(std::string_view name) {
-  for (int type = 0; type < GGML_TYPE_COUNT; ++type) {
-    const char* known = ggml_type_name(static_cast<ggml_type>(type));
-    if (known != nullptr && name == known && ggml_blck_size(static_cast<ggml_type>(type)) > 0) return type;
+  for (int i = 0; i < GGML_TYPE_COUNT; ++i) {
+    const auto type = static_cast<ggml_type>(i);
+    const char* known = ggml_type_name(type);  // of formats that the engine has dropped a name may be left
+    if (known != nullptr && name == known && ggml_blck_size(type) > 0 && ggml_type_size(type) > 0) return i;
   }
   return std::nullopt;
 }

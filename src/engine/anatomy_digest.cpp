@@ -38,11 +38,9 @@ class Hasher {
   explicit Hasher(const Anatomy& anatomy) : anatomy_(anatomy), buffer_(1 << 20) {}
 
   Result<> open() {
-    for (const auto& path : anatomy_.files) {
-      auto file = InputFile::open(path);
-      if (!file) return pass(file);
-      files_.push_back(std::move(*file));
-    }
+    auto files = InputFile::open_all(anatomy_.files);
+    if (!files) return pass(files);
+    files_ = std::move(*files);
     return {};
   }
   void add(std::string_view text) { sha_.add(text); }

@@ -31,6 +31,16 @@ Result<InputFile> InputFile::open(const std::filesystem::path& path) {
   return file;
 }
 
+Result<std::vector<InputFile>> InputFile::open_all(const std::vector<std::filesystem::path>& paths) {
+  std::vector<InputFile> files;
+  for (const auto& path : paths) {
+    auto file = open(path);
+    if (!file) return pass(file);
+    files.push_back(std::move(*file));
+  }
+  return files;
+}
+
 InputFile::InputFile(InputFile&& other) noexcept : descriptor_(std::exchange(other.descriptor_, -1)), size_(other.size_) {}
 
 InputFile::~InputFile() {

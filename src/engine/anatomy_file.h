@@ -5,6 +5,7 @@
 #include <cstdint>
 #include <filesystem>
 #include <span>
+#include <vector>
 
 #include "base/error.h"
 
@@ -14,6 +15,8 @@ class InputFile {
  public:
   /// Fails with not_found, or with io if it cannot be read or is not a regular file.
   static Result<InputFile> open(const std::filesystem::path& path);
+  /// All of them, in order; the first error if one fails.
+  static Result<std::vector<InputFile>> open_all(const std::vector<std::filesystem::path>& paths);
   InputFile(InputFile&& other) noexcept;
   InputFile& operator=(InputFile&&) = delete;
   ~InputFile();

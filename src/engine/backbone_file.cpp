@@ -1,16 +1,15 @@
 #include "engine/backbone_file.h"
 
-#include <fcntl.h>
 #include <unistd.h>
 
 #include <algorithm>
-#include <cerrno>
 #include <set>
 #include <system_error>
 
 #include "base/bytes.h"
 #include "engine/anatomy_file.h"
 #include "engine/anatomy_gguf.h"
+#include "engine/new_file.h"
 
 namespace linkcpp::engine {
 namespace {
@@ -22,51 +21,8 @@ constexpr std::int32_t gguf_u8 = 0, gguf_u16 = 2, gguf_i32 = 5, gguf_text = 8, g
 constexpr std::uint64_t max_holes_header = 64u << 20;
 constexpr std::size_t copy_bytes = 4u << 20;
 
-std::string system_reason() { return std::generic_category().message(errno); }
-
-/// A file under a temporary name, which takes its own name when it is whole.
-class NewFile {
- public:
-  static Result<NewFile> create(const fs::path& path) {
-    NewFile file(path);
-    file.descriptor_ = ::open(file.temporary_.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0644);
-    if (file.descriptor_ < 0) return fail(ErrorKind::io, "cannot create {}: {}.", file.temporary_.string(), system_reason());
-    return file;
-  }
-  NewFile(NewFile&& other) noexcept
-      : path_(std::move(other.path_)), temporary_(std::move(other.temporary_)), descriptor_(std::exchange(other.descriptor_, -1)) {}
-  NewFile& operator=(NewFile&&) = delete;
-  ~NewFile() {
-    if (descriptor_ < 0) return;
-    ::close(descriptor_);
-    ::unlink(temporary_.c_str());
-  }
-  Result<> append(ByteSpan bytes) {
-    while (!bytes.empty()) {
-      const ssize_t n = ::write(descriptor_, bytes.data(), bytes.size());
-      if (n < 0 && errno == EINTR) continue;
-      if (n < 0) return fail(ErrorKind::io, "cannot write {}: {}.", temporary_.string(), system_reason());
-      bytes = bytes.subspan(static_cast<std::size_t>(n));
-    }
-    return {};
-  }
-  Result<> set_size(std::uint64_t bytes) {
-    if (::ftruncate(descriptor_, static_cast<off_t>(bytes)) != 0)
-      return fail(ErrorKind::io, "cannot make {} {} bytes long (it takes no room on a file system with sparse files): {}.",
-                  temporary_.string(), bytes, system_reason());
-    return {};
-  }
-  Result<> finish() {
-    if (::close(std::exchange(descriptor_, -1)) != 0 || ::rename(temporary_.c_str(), path_.c_str()) != 0)
-      return fail(ErrorKind::io, "cannot finish {}: {}.", path_.string(), system_reason());
-    return {};
-  }
-
- private:
-  explicit NewFile(const fs::path& path) : path_(path), temporary_(path.string() + std::format(".{}.part", ::getpid())) {}
-  fs::path path_, temporary_;
-  int descriptor_ = -1;
-};
+/// Beside the file that it will be: renaming must not cross file systems.
+fs::path temporary_of(const fs::path& path) { return path.string() + std::format(".{}.part", ::getpid()); }
 
 void put_text(ByteWriter& out, std::string_view text) {
   out.put<std::uint64_t>(text.size());
@@ -196,19 +152,15 @@ Result<> copy_values(const Contents& contents, const fs::path& path, HeaderWrite
 }
 
 Result<> copy_tensors(const Anatomy& anatomy, const Contents& contents, NewFile& to, const CopyProgress& progress) {
-  std::vector<InputFile> files;
-  for (const auto& path : anatomy.files) {
-    auto file = InputFile::open(path);
-    if (!file) return pass(file);
-    files.push_back(std::move(*file));
-  }
+  auto files = InputFile::open_all(anatomy.files);
+  if (!files) return pass(files);
   Bytes buffer(copy_bytes);
   const std::uint64_t total = backbone_bytes(anatomy), alignment = contents.first.alignment;
   std::uint64_t done = 0;
   for (const Placed& placed : contents.dense) {
     for (std::uint64_t at = 0; at < placed.tensor.bytes;) {
       const auto part = std::span(buffer).first(static_cast<std::size_t>(std::min<std::uint64_t>(copy_bytes, placed.tensor.bytes - at)));
-      if (!files[placed.file].read_at(placed.tensor.offset + at, part))
+      if (!(*files)[placed.file].read_at(placed.tensor.offset + at, part))
         return fail(ErrorKind::io, "{} cannot be read at byte {}.", anatomy.files[placed.file].string(), placed.tensor.offset + at);
       if (auto written = to.append(part); !written) return written;
       at += part.size();
@@ -222,11 +174,11 @@ Result<> copy_tensors(const Anatomy& anatomy, const Contents& contents, NewFile&
 }
 
 Result<> write_holes(const fs::path& path, ByteSpan header, std::uint64_t bytes) {
-  auto file = NewFile::create(path);
+  auto file = NewFile::create(temporary_of(path));
   if (!file) return pass(file);
   if (auto written = file->append(header); !written) return written;
   if (auto sized = file->set_size(bytes); !sized) return sized;
-  return file->finish();
+  return file->name(path);
 }
 
 }  // namespace
@@ -249,12 +201,12 @@ Result<> write_backbone(const Anatomy& anatomy, const fs::path& folder, const st
   header.bytes(key_holes_header, holes);
   const std::uint64_t alignment = contents->first.alignment;
   for (const Placed& placed : contents->dense) header.tensor(placed.tensor, alignment);
-  auto file = NewFile::create(folder / backbone_file_name);
+  auto file = NewFile::create(temporary_of(folder / backbone_file_name));
   if (!file) return pass(file);
   if (auto written = file->append(header.finish(alignment)); !written) return written;
   if (auto copied = copy_tensors(anatomy, *contents, *file, progress); !copied) return copied;
   if (auto written = write_holes(folder / holes_file_name, holes, holes_bytes); !written) return written;
-  return file->finish();
+  return file->name(folder / backbone_file_name);
 }
 
 Result<bool> restore_holes(const fs::path& backbone) {

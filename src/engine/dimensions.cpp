@@ -31,14 +31,6 @@ constexpr std::array other_keys{"name", "architecture", "expert_type", "backbone
 
 bool is_figure(std::string_view key) { return std::ranges::find(figures, key) != figures.end(); }
 
-std::optional<ggml_type> type_of_name(std::string_view name) {
-  for (int i = 0; i < GGML_TYPE_COUNT; ++i) {
-    const auto type = static_cast<ggml_type>(i);
-    if (ggml_blck_size(type) > 0 && ggml_type_size(type) > 0 && ggml_type_name(type) == name) return type;
-  }
-  return std::nullopt;
-}
-
 bool is_control(char c) { return static_cast<unsigned char>(c) < 0x20 || c == 0x7F; }
 
 class DimensionsReader {
@@ -118,9 +110,9 @@ class DimensionsReader {
   Result<ggml_type> type(const json& object, const char* key, std::optional<std::string> otherwise = std::nullopt) const {
     auto name = text(object, key, std::move(otherwise));
     if (!name) return pass(name);
-    const auto found = type_of_name(*name);
+    const auto found = type_by_name(*name);
     if (!found) return bad("has \"{}\" = \"{}\", which is no tensor type of the engine; write for example \"q4_0\".", key, *name);
-    return *found;
+    return static_cast<ggml_type>(*found);
   }
 
   static std::string short_dump(const json& value) {

@@ -24,6 +24,8 @@ struct ExpertRange {
 /// Parses "all", "0-11", "0-3,8-11", "2/3" (second third), each optionally limited to layers: "L0-3:0-11;L4-7:all".
 /// Fails with `invalid_input`, naming the part that is wrong.
 Result<std::vector<ExpertRange>> parse_expert_ranges(const std::string& text, std::uint32_t n_expert);
+/// Whether one of the ranges has this expert.
+bool selects(const std::vector<ExpertRange>& ranges, LayerKey key, std::uint32_t expert);
 
 /// Names of the ggml devices that can compute experts, with descriptions, for --help and errors.
 std::vector<std::pair<std::string, std::string>> list_devices();

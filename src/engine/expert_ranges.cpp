@@ -1,4 +1,5 @@
 // The little language of --experts.
+#include <algorithm>
 #include <charconv>
 #include <optional>
 #include <string_view>
@@ -99,6 +100,13 @@ class Parser {
 };
 
 }  // namespace
+
+bool selects(const std::vector<ExpertRange>& ranges, LayerKey key, std::uint32_t expert) {
+  const LayerKey block = key & static_cast<LayerKey>(~chunk_experts_bit);
+  return std::ranges::any_of(ranges, [&](const ExpertRange& r) {
+    return block >= r.first_layer && block <= r.last_layer && expert >= r.first && expert <= r.last;
+  });
+}
 
 Result<std::vector<ExpertRange>> parse_expert_ranges(const std::string& text, std::uint32_t n_expert) {
   if (n_expert == 0) return fail(ErrorKind::invalid_input, "the model has no experts to choose from");

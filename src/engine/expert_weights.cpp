@@ -63,13 +63,6 @@ bool is_weight_type(ggml_type type) {
   return type != GGML_TYPE_Q8_1 && type != GGML_TYPE_Q8_K && ggml_is_quantized(type);
 }
 
-bool selected(const std::vector<ExpertRange>& ranges, LayerKey key, std::uint32_t expert) {
-  const LayerKey block = key & static_cast<LayerKey>(~chunk_experts_bit);
-  return std::ranges::any_of(ranges, [&](const ExpertRange& r) {
-    return block >= r.first_layer && block <= r.last_layer && expert >= r.first && expert <= r.last;
-  });
-}
-
 /// A run of held experts that follow each other in the file.
 struct Run {
   std::uint32_t first = 0, count = 0;
@@ -137,7 +130,7 @@ class WeightLoader {
       ExpertLayer layer = empty_layer(from);
       std::int32_t n = 0;
       for (std::uint32_t e = 0; e < from.n_expert; ++e) {
-        if (selected(options_.experts, from.key, e)) layer.local[e] = n++;
+        if (selects(options_.experts, from.key, e)) layer.local[e] = n++;
       }
       if (n == 0) continue;
       for (const ExpertTensor& tensor : from.tensors) {
@@ -352,12 +345,9 @@ const ExpertLayer* ExpertWeights::find(LayerKey key) const {
 std::vector<wire::LayerHolding> ExpertWeights::holdings() const {
   std::vector<wire::LayerHolding> result;
   for (const auto& [key, layer] : layers_) {
-    wire::LayerHolding& holding = result.emplace_back();
-    holding.layer = key;
-    holding.n_expert = static_cast<std::uint16_t>(layer.n_expert);
-    holding.bits.assign((layer.n_expert + 63) / 64, 0);
+    wire::LayerHolding& holding = result.emplace_back(wire::empty_holding(key, static_cast<std::uint16_t>(layer.n_expert)));
     for (std::uint32_t e = 0; e < layer.n_expert; ++e) {
-      if (layer.local[e] >= 0) holding.bits[e / 64] |= std::uint64_t{1} << (e % 64);
+      if (layer.local[e] >= 0) holding.add(e);
     }
   }
   return result;

@@ -19,13 +19,12 @@ class ObjectSource final : public store::SliceSource {
 
   Result<> read(const Wanted& wanted, std::uint64_t offset, const Sink& sink) override {
     if (offset >= wanted.bytes) return {};
-    const std::string name = wire::to_hex(wanted.digest);
     Url url = base_;
     if (base_.scheme == "lks") {
-      url.target = "/v1/slices/" + name;
+      url.target = "/v1/slices/" + wire::to_hex(wanted.digest);
     } else {
       const std::string path = base_.path();
-      url.target = path + (path.ends_with('/') ? "" : "/") + "objects/" + name.substr(0, 2) + "/" + name + base_.target.substr(path.size());
+      url.target = path + (path.ends_with('/') ? "" : "/") + store::object_name(wanted.digest) + base_.target.substr(path.size());
     }
     return client_.get_range(url, offset, wanted.bytes - offset, sink);
   }
@@ -44,11 +43,8 @@ class GgufWebSource final : public store::SliceSource {
   [[nodiscard]] std::string describe() const override { return base_.text(); }
 
   Result<> read(const Wanted& wanted, std::uint64_t offset, const Sink& sink) override {
-    const store::LayerSlices* layer = index_->find(wanted.key.layer);
-    if (layer == nullptr || wanted.key.expert >= layer->slices.size() || layer->slices[wanted.key.expert] != wanted.digest ||
-        layer->slice_bytes() != wanted.bytes) {
-      return fail(ErrorKind::not_found, "slice {} is not one of this model's", wire::to_hex(wanted.digest));
-    }
+    const store::LayerSlices* layer = store::layer_with(*index_, wanted);
+    if (layer == nullptr) return fail(ErrorKind::not_found, "slice {} is not one of this model's", wire::to_hex(wanted.digest));
     if (offset >= wanted.bytes) return {};
     const auto pieces = pieces_of(*layer, wanted.key.expert, offset, wanted.bytes - offset);
     std::uint64_t at = offset;

@@ -3,6 +3,7 @@
 
 #include "fetch/server.h"
 #include "store/file.h"
+#include "store/model_files.h"
 
 namespace linkcpp::fetch {
 namespace {
@@ -39,14 +40,13 @@ struct DigestHash {
 
 class GgufProvider final : public SliceProvider {
  public:
-  GgufProvider(std::shared_ptr<const store::SliceIndex> index, std::vector<std::filesystem::path> paths, std::vector<store::File> files)
-      : index_(std::move(index)), paths_(std::move(paths)), files_(std::move(files)) {
-    for (const auto& layer : index_->layers) {
+  explicit GgufProvider(store::ModelFiles files) : files_(std::move(files)) {
+    for (const auto& layer : files_.index().layers) {
       for (std::size_t expert = 0; expert < layer.slices.size(); ++expert) {
         places_.try_emplace(layer.slices[expert], Place{&layer, static_cast<std::uint32_t>(expert)});
       }
     }
-    text_ = encode_index(*index_);
+    text_ = encode_index(files_.index());
     digest_ = store::index_digest(text_);
   }
 
@@ -59,12 +59,7 @@ class GgufProvider final : public SliceProvider {
   Result<> read(const Digest& digest, std::uint64_t offset, std::span<std::byte> to) const override {
     const auto place = places_.find(digest);
     if (place == places_.end()) return fail(ErrorKind::not_found, "slice {} is not one of the model's", wire::to_hex(digest));
-    std::ranges::fill(to, std::byte{0});  // gaps are zeros
-    for (const auto& piece : pieces_of(*place->second.layer, place->second.expert, offset, to.size())) {
-      const auto part = to.subspan(static_cast<std::size_t>(piece.object_offset - offset), static_cast<std::size_t>(piece.bytes));
-      if (auto read = store::read_at(files_[piece.file], piece.file_offset, part, paths_[piece.file]); !read) return read;
-    }
-    return {};
+    return files_.read(*place->second.layer, place->second.expert, offset, to);
   }
 
   [[nodiscard]] Result<std::string> index(const Digest& digest) const override {
@@ -77,9 +72,7 @@ class GgufProvider final : public SliceProvider {
     const store::LayerSlices* layer;
     std::uint32_t expert;
   };
-  std::shared_ptr<const store::SliceIndex> index_;
-  std::vector<std::filesystem::path> paths_;
-  std::vector<store::File> files_;
+  store::ModelFiles files_;
   std::unordered_map<Digest, Place, DigestHash> places_;
   std::string text_;
   Digest digest_{};
@@ -93,22 +86,9 @@ std::shared_ptr<SliceProvider> provide_store(std::shared_ptr<const store::Store>
 
 Result<std::shared_ptr<SliceProvider>> provide_gguf(std::shared_ptr<const store::SliceIndex> index,
                                                     const std::vector<std::filesystem::path>& paths) {
-  if (paths.empty() || paths.size() != index->files.size()) {
-    return fail(ErrorKind::invalid_input, "the model has {} files, and {} were given", index->files.size(), paths.size());
-  }
-  std::vector<store::File> files;
-  for (std::size_t i = 0; i < paths.size(); ++i) {
-    auto file = store::open_to_read(paths[i]);
-    if (!file) return pass(file);
-    auto bytes = store::size_of(*file, paths[i]);
-    if (!bytes) return pass(bytes);
-    if (*bytes != index->files[i].bytes) {
-      return fail(ErrorKind::invalid_input, "{} has {} bytes, and the index says {}: it is another file, or not whole", paths[i].string(),
-                  *bytes, index->files[i].bytes);
-    }
-    files.push_back(std::move(*file));
-  }
-  return std::make_shared<GgufProvider>(std::move(index), paths, std::move(files));
+  auto files = store::ModelFiles::open(std::move(index), paths);
+  if (!files) return pass(files);
+  return std::make_shared<GgufProvider>(std::move(*files));
 }
 
 }  // namespace linkcpp::fetch

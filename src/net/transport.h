@@ -7,6 +7,7 @@
 
 #include <boost/asio/io_context.hpp>
 #include <chrono>
+#include <filesystem>
 #include <functional>
 #include <memory>
 #include <optional>
@@ -38,6 +39,9 @@ struct Credentials {
   std::optional<PeerKey> expected_peer;  ///< set on workers, from the token
   bool is_backbone = false;
 };
+
+/// Those of a backbone: key and swarm secret out of its home folder, both made on first use.
+Result<Credentials> backbone_credentials(const std::filesystem::path& home);
 
 /// Accepts links. Destroying it stops accepting; links that exist live on.
 class Listener {

@@ -1,12 +1,9 @@
 #include "slice/cutter.h"
 
-#include <fcntl.h>
 #include <sys/stat.h>
-#include <unistd.h>
 
 #include <algorithm>
 #include <atomic>
-#include <cerrno>
 #include <chrono>
 #include <condition_variable>
 #include <mutex>
@@ -17,9 +14,11 @@
 #include "base/bytes.h"
 #include "engine/anatomy_file.h"
 #include "engine/backbone_file.h"
+#include "engine/new_file.h"
 #include "slice/files.h"
 #include "slice/journal.h"
 #include "store/sha256.h"
+#include "store/store.h"
 #include "wire/text.h"
 
 namespace linkcpp::slice {
@@ -34,53 +33,13 @@ constexpr std::size_t chunk_bytes = 1u << 20;
 constexpr auto report_period = std::chrono::milliseconds(100);
 constexpr std::uint64_t spare_bytes = 16u << 20;  // index, headers, the file system's own
 
-std::string why() { return std::generic_category().message(errno); }
-
 std::unexpected<Error> interrupted() {
   return fail(ErrorKind::unavailable, "interrupted; what is done stays, run the same command again to go on");
 }
 
-/// A new object under a temporary name; gone unless it gets its own.
-class ObjectFile {
- public:
-  static Result<ObjectFile> create(fs::path path) {
-    const int descriptor = ::open(path.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0644);
-    if (descriptor < 0) return fail(ErrorKind::io, "cannot create {}: {}.", path.string(), why());
-    return ObjectFile(std::move(path), descriptor);
-  }
-  ObjectFile(ObjectFile&& other) noexcept : path_(std::move(other.path_)), descriptor_(std::exchange(other.descriptor_, -1)) {}
-  ObjectFile& operator=(ObjectFile&&) = delete;
-  ~ObjectFile() {
-    if (descriptor_ < 0) return;
-    ::close(descriptor_);
-    ::unlink(path_.c_str());
-  }
-  Result<> append(ByteSpan bytes) {
-    while (!bytes.empty()) {
-      const ssize_t n = ::write(descriptor_, bytes.data(), bytes.size());
-      if (n < 0 && errno == EINTR) continue;
-      if (n < 0) return fail(ErrorKind::io, "cannot write {}: {}.", path_.string(), why());
-      bytes = bytes.subspan(static_cast<std::size_t>(n));
-    }
-    return {};
-  }
-  Result<> name(const fs::path& path) {
-    if (auto folder = make_folder(path.parent_path()); !folder) return folder;
-    if (::close(std::exchange(descriptor_, -1)) == 0 && ::rename(path_.c_str(), path.c_str()) == 0) return {};
-    const std::string reason = why();
-    ::unlink(path_.c_str());
-    return fail(ErrorKind::io, "cannot finish {}: {}.", path.string(), reason);
-  }
-
- private:
-  ObjectFile(fs::path path, int descriptor) : path_(std::move(path)), descriptor_(descriptor) {}
-  fs::path path_;
-  int descriptor_;
-};
-
 bool has_object(const fs::path& folder, const Digest& digest, std::uint64_t bytes) {
   std::error_code error;
-  const auto path = object_path(folder, digest);
+  const auto path = folder / store::object_name(digest);
   return fs::is_regular_file(path, error) && fs::file_size(path, error) == bytes && !error;
 }
 
@@ -130,17 +89,6 @@ class Crew {
   std::optional<Error> error_;
 };
 
-/// The model's files, for one thread: a descriptor of its own keeps the kernel's read-ahead sequential.
-Result<std::vector<engine::InputFile>> open_files(const std::vector<fs::path>& paths) {
-  std::vector<engine::InputFile> files;
-  for (const auto& path : paths) {
-    auto file = engine::InputFile::open(path);
-    if (!file) return pass(file);
-    files.push_back(std::move(*file));
-  }
-  return files;
-}
-
 /// Reads the bytes of slices of one model. One object a thread.
 class SliceReader {
  public:
@@ -148,7 +96,7 @@ class SliceReader {
       : paths_(paths), files_(std::move(files)), crew_(crew), buffer_(chunk_bytes) {}
 
   /// Hashes a slice, and writes it if `to` is given.
-  Result<Digest> read(const LayerSlices& layer, std::uint32_t expert, ObjectFile* to) {
+  Result<Digest> read(const LayerSlices& layer, std::uint32_t expert, engine::NewFile* to) {
     store::Sha256 hash;
     std::uint64_t at = 0;
     for (const store::FilePiece& piece : store::pieces_of(layer, expert, 0, layer.slice_bytes())) {
@@ -166,7 +114,7 @@ class SliceReader {
   }
 
  private:
-  Result<> copy(const store::FilePiece& piece, store::Sha256& hash, ObjectFile* to) {
+  Result<> copy(const store::FilePiece& piece, store::Sha256& hash, engine::NewFile* to) {
     for (std::uint64_t at = 0; at < piece.bytes;) {
       if (crew_.stopped()) return interrupted();
       const auto part = std::span(buffer_).first(static_cast<std::size_t>(std::min<std::uint64_t>(chunk_bytes, piece.bytes - at)));
@@ -201,10 +149,19 @@ std::vector<Job> jobs_of(SliceIndex& index) {
   return jobs;
 }
 
-bool wanted(const std::vector<engine::ExpertRange>& ranges, std::uint16_t layer, std::uint32_t expert) {
-  const engine::LayerKey block = layer & ~engine::chunk_experts_bit & 0xFFFF;
-  return std::ranges::any_of(ranges, [&](const engine::ExpertRange& range) {
-    return block >= range.first_layer && block <= range.last_layer && expert >= range.first && expert <= range.last;
+/// Gives every job to some thread of the crew, with a reader of that thread's own: a descriptor for each thread keeps the kernel's
+/// read-ahead sequential.
+Result<> read_all(Crew& crew, const std::vector<fs::path>& paths, const std::vector<Job>& jobs,
+                  const std::function<Result<>(const Job&, SliceReader&, unsigned thread)>& use) {
+  std::atomic<std::size_t> next = 0;
+  return crew.run([&](unsigned thread) -> Result<> {
+    auto files = engine::InputFile::open_all(paths);
+    if (!files) return pass(files);
+    SliceReader reader(paths, std::move(*files), crew);
+    for (std::size_t i = next++; i < jobs.size() && !crew.stopped(); i = next++) {
+      if (auto done = use(jobs[i], reader, thread); !done) return done;
+    }
+    return {};
   });
 }
 
@@ -275,7 +232,7 @@ class Cutting {
   /// Leaves only jobs whose digest is not known, or whose object should be there and is not.
   void take_known() {
     for (const Job& job : jobs_of(index_)) {
-      const bool write = wanted(request_.experts, job.layer->layer, job.expert);
+      const bool write = engine::selects(request_.experts, job.layer->layer, job.expert);
       const auto known = journal_.known().find({job.layer->layer, static_cast<std::uint16_t>(job.expert)});
       const std::uint64_t bytes = job.layer->slice_bytes();
       if (known != journal_.known().end()) {
@@ -308,21 +265,14 @@ class Cutting {
     std::error_code ignored;
     fs::remove_all(request_.folder / "cutting", ignored);
     if (auto made = make_folder(request_.folder / "cutting"); !made) return made;
-    return crew.run([&](unsigned thread) -> Result<> {
-      auto files = open_files(anatomy_.files);
-      if (!files) return pass(files);
-      SliceReader reader(anatomy_.files, std::move(*files), crew);
-      for (std::size_t i = next_++; i < jobs_.size() && !crew.stopped(); i = next_++) {
-        if (auto done = one(jobs_[i], reader, thread); !done) return done;
-      }
-      return {};
-    });
+    return read_all(crew, anatomy_.files, jobs_,
+                    [this](const Job& job, SliceReader& reader, unsigned thread) { return one(job, reader, thread); });
   }
 
   Result<> one(const Job& job, SliceReader& reader, unsigned thread) {
-    std::optional<ObjectFile> object;
-    if (wanted(request_.experts, job.layer->layer, job.expert)) {
-      auto created = ObjectFile::create(request_.folder / "cutting" / std::to_string(thread));
+    std::optional<engine::NewFile> object;
+    if (engine::selects(request_.experts, job.layer->layer, job.expert)) {
+      auto created = engine::NewFile::create(request_.folder / "cutting" / std::to_string(thread));
       if (!created) return pass(created);
       object.emplace(std::move(*created));
     }
@@ -331,7 +281,9 @@ class Cutting {
     const std::uint64_t bytes = job.layer->slice_bytes();
     const bool there = object && has_object(request_.folder, *digest, bytes);  // experts may be equal
     if (object && !there) {
-      if (auto named = object->name(object_path(request_.folder, *digest)); !named) return named;
+      const fs::path path = request_.folder / store::object_name(*digest);
+      if (auto made = make_folder(path.parent_path()); !made) return made;
+      if (auto named = object->name(path); !named) return named;
     }
     const std::scoped_lock lock(mutex_);
     if (object && !there) ++result_.written, result_.written_bytes += bytes;
@@ -356,7 +308,6 @@ class Cutting {
   Journal journal_;
   std::vector<Job> jobs_;
   std::uint64_t read_bytes_ = 0, write_bytes_ = 0;
-  std::atomic<std::size_t> next_ = 0;
   std::mutex mutex_;
   CutResult result_;
 };
@@ -390,11 +341,6 @@ Result<bool> is_sound(const fs::path& path, std::uint64_t bytes, const Digest& d
 }
 
 }  // namespace
-
-fs::path object_path(const fs::path& folder, const Digest& digest) {
-  const std::string name = wire::to_hex(digest);
-  return folder / "objects" / name.substr(0, 2) / name;
-}
 
 Result<SliceIndex> plan_index(const engine::Anatomy& anatomy) {
   if (anatomy.experts_absent)
@@ -439,16 +385,10 @@ Result<SliceIndex> make_index(const engine::Anatomy& anatomy, const Options& opt
   if (!index) return index;
   const std::vector<Job> jobs = jobs_of(*index);
   Crew crew(options.threads, index->total_bytes(), options.progress);
-  std::atomic<std::size_t> next = 0;
-  auto hashed = crew.run([&](unsigned) -> Result<> {
-    auto files = open_files(anatomy.files);
-    if (!files) return pass(files);
-    SliceReader reader(anatomy.files, std::move(*files), crew);
-    for (std::size_t i = next++; i < jobs.size() && !crew.stopped(); i = next++) {
-      auto digest = reader.read(*jobs[i].layer, jobs[i].expert, nullptr);
-      if (!digest) return pass(digest);
-      jobs[i].layer->slices[jobs[i].expert] = *digest;
-    }
+  auto hashed = read_all(crew, anatomy.files, jobs, [](const Job& job, SliceReader& reader, unsigned) -> Result<> {
+    auto digest = reader.read(*job.layer, job.expert, nullptr);
+    if (!digest) return pass(digest);
+    job.layer->slices[job.expert] = *digest;
     return {};
   });
   if (!hashed) return pass(hashed);
@@ -485,13 +425,13 @@ Result<Verified> verify(const fs::path& folder, const std::string& experts, cons
     for (std::size_t i = next++; i < jobs.size() && !crew.stopped(); i = next++) {
       const auto& [layer, expert] = jobs[i];
       const Digest& digest = layer->slices[expert];
-      const fs::path path = object_path(folder, digest);
+      const fs::path path = folder / store::object_name(digest);
       const auto sound = is_sound(path, layer->slice_bytes(), digest, crew, buffer);
       const std::string name = std::format("layer {}, expert {}: {}", layer->layer & ~engine::chunk_experts_bit, expert, path.string());
       if (!sound && sound.error().kind != ErrorKind::not_found) return std::unexpected(sound.error());
       const std::scoped_lock lock(mutex);
       if (!sound) {
-        if (!wanted(*ranges, layer->layer, expert)) continue;
+        if (!engine::selects(*ranges, layer->layer, expert)) continue;
         if (result.missing++ == 0) result.first_missing = name;
       } else if (*sound) {
         ++result.objects;

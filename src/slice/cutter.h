@@ -56,7 +56,4 @@ struct Verified {
 /// says how many there are).
 Result<Verified> verify(const std::filesystem::path& folder, const std::string& experts, const Options& options);
 
-/// Path of an object in a folder.
-std::filesystem::path object_path(const std::filesystem::path& folder, const store::Digest& digest);
-
 }  // namespace linkcpp::slice

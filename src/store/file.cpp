@@ -4,10 +4,18 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cerrno>
 #include <system_error>
 
+#include "store/sha256.h"
+
 namespace linkcpp::store {
+namespace {
+
+constexpr std::size_t hash_block = 1u << 20;
+
+}  // namespace
 
 File::~File() {
   if (fd_ >= 0) ::close(fd_);
@@ -41,6 +49,18 @@ Result<> read_at(const File& file, std::uint64_t offset, std::span<std::byte> to
     to = to.subspan(static_cast<std::size_t>(n));
   }
   return {};
+}
+
+Result<wire::Digest> hash_of(const File& file, std::uint64_t bytes, const std::filesystem::path& path) {
+  Sha256 hash;
+  Bytes block(static_cast<std::size_t>(std::min<std::uint64_t>(bytes, hash_block)));
+  for (std::uint64_t at = 0; at < bytes;) {
+    const auto part = std::span(block).first(static_cast<std::size_t>(std::min<std::uint64_t>(block.size(), bytes - at)));
+    if (auto read = read_at(file, at, part, path); !read) return pass(read);
+    hash.add(part);
+    at += part.size();
+  }
+  return hash.finish();
 }
 
 }  // namespace linkcpp::store

@@ -14,7 +14,7 @@
 namespace linkcpp::store {
 namespace {
 
-constexpr std::size_t hash_block = 1u << 20;
+constexpr std::size_t trailing_block = 1u << 20;
 /// Below this the hash is taken at the end: a thread would cost more than it saves.
 constexpr std::uint64_t least_for_thread = 8u << 20;
 
@@ -44,18 +44,6 @@ Result<File> open_locked(const std::filesystem::path& path) {
     if (still_named(file, path)) return file;
   }
   return fail(ErrorKind::unavailable, "another process is writing {}", path.string());
-}
-
-Result<Digest> hash_file(const File& file, std::uint64_t bytes, const std::filesystem::path& path) {
-  Sha256 hash;
-  Bytes block(static_cast<std::size_t>(std::min<std::uint64_t>(bytes, hash_block)));
-  for (std::uint64_t at = 0; at < bytes;) {
-    const auto part = std::span(block).first(static_cast<std::size_t>(std::min<std::uint64_t>(block.size(), bytes - at)));
-    if (auto read = read_at(file, at, part, path); !read) return pass(read);
-    hash.add(part);
-    at += part.size();
-  }
-  return hash.finish();
 }
 
 class PartialFile final : public Incoming {
@@ -90,7 +78,7 @@ class PartialFile final : public Incoming {
     if (have_ != bytes_) {
       return fail(ErrorKind::unavailable, "slice {} is not whole: {} of {} bytes have arrived", wire::to_hex(digest_), have_, bytes_);
     }
-    const auto digest = hash_ ? hash_->finish() : hash_file(file_, bytes_, paths_.partial);
+    const auto digest = hash_ ? hash_->finish() : hash_of(file_, bytes_, paths_.partial);
     if (!digest) return std::unexpected(digest.error());
     if (*digest != digest_) {
       discard();
@@ -163,7 +151,7 @@ void TrailingHash::grown(std::uint64_t bytes) {
   {
     const std::lock_guard lock(mutex_);
     // A wake-up for each little piece would cost more than the hashing.
-    wake = bytes / hash_block != there_ / hash_block;
+    wake = bytes / trailing_block != there_ / trailing_block;
     there_ = bytes;
   }
   if (wake) changed_.notify_one();
@@ -181,17 +169,17 @@ Result<Digest> TrailingHash::finish() {
 
 void TrailingHash::run() {
   Sha256 hash;
-  Bytes block(hash_block);
+  Bytes block(trailing_block);
   for (std::uint64_t at = 0;;) {
     std::uint64_t there = 0;
     {
       std::unique_lock lock(mutex_);
-      changed_.wait(lock, [&] { return stop_ || complete_ || there_ - at >= hash_block; });
+      changed_.wait(lock, [&] { return stop_ || complete_ || there_ - at >= trailing_block; });
       if (stop_) return;
       there = there_;
       if (at == there) break;  // complete
     }
-    const auto part = std::span(block).first(static_cast<std::size_t>(std::min<std::uint64_t>(hash_block, there - at)));
+    const auto part = std::span(block).first(static_cast<std::size_t>(std::min<std::uint64_t>(trailing_block, there - at)));
     if (auto read = read_at(file_, at, part, path_); !read) {
       result_ = pass(read);
       return;

@@ -20,6 +20,9 @@ struct Wanted {
   std::uint64_t bytes = 0;  ///< of its object
 };
 
+/// The wanted slice's layer, if it is one of an index as it is wanted; null otherwise.
+const LayerSlices* layer_with(const SliceIndex& index, const Wanted& wanted);
+
 /// Threading: read() from any one thread at a time for each source object; cancel() from any thread.
 class SliceSource {
  public:

@@ -11,14 +11,11 @@
 
 #include "store/file.h"
 #include "store/incoming.h"
-#include "store/sha256.h"
 
 namespace linkcpp::store {
 namespace {
 
 namespace fs = std::filesystem;
-
-constexpr std::size_t block_bytes = 1u << 20;
 
 class FolderStore final : public Store {
  public:
@@ -26,10 +23,7 @@ class FolderStore final : public Store {
 
   [[nodiscard]] const fs::path& folder() const override { return folder_; }
 
-  [[nodiscard]] fs::path path_of(const Digest& digest) const override {
-    const std::string name = wire::to_hex(digest);
-    return folder_ / "objects" / name.substr(0, 2) / name;
-  }
+  [[nodiscard]] fs::path path_of(const Digest& digest) const override { return folder_ / object_name(digest); }
 
   [[nodiscard]] bool has(const Digest& digest, std::uint64_t bytes) const override {
     const fs::path path = path_of(digest);
@@ -68,15 +62,9 @@ class FolderStore final : public Store {
     const fs::path path = path_of(digest);
     auto file = open_to_read(path, true);
     if (!file) return pass(file);
-    Sha256 hash;
-    Bytes block(static_cast<std::size_t>(std::min<std::uint64_t>(bytes, block_bytes)));
-    for (std::uint64_t at = 0; at < bytes;) {
-      const auto part = std::span(block).first(static_cast<std::size_t>(std::min<std::uint64_t>(block.size(), bytes - at)));
-      if (auto done = read_at(*file, at, part, path); !done) return done;
-      hash.add(part);
-      at += part.size();
-    }
-    if (hash.finish() == digest) return {};
+    const auto found = hash_of(*file, bytes, path);
+    if (!found) return std::unexpected(found.error());
+    if (*found == digest) return {};
     ::unlink(path.c_str());
     return fail(ErrorKind::invalid_input, "{} was damaged: its digest is wrong; it was removed and must be fetched again", path.string());
   }
@@ -161,6 +149,11 @@ class FolderStore final : public Store {
 };
 
 }  // namespace
+
+std::string object_name(const Digest& digest) {
+  const std::string name = wire::to_hex(digest);
+  return "objects/" + name.substr(0, 2) + "/" + name;
+}
 
 Result<std::unique_ptr<Store>> Store::open(const fs::path& folder, StoreOptions options) {
   for (const char* part : {"objects", "partial", "indexes"}) {

@@ -21,6 +21,9 @@
 
 namespace linkcpp::store {
 
+/// Where an object lies under a store's folder, and under the URL of one: "objects/ab/abcdef…".
+std::string object_name(const Digest& digest);
+
 /// An object on its way into the store. Owns the partial file's lock: one process at a time writes an object. Destroying it keeps what has
 /// arrived for the next attempt.
 class Incoming {

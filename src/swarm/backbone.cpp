@@ -727,13 +727,9 @@ class Star final : public Backbone {
 Result<std::unique_ptr<Backbone>> Backbone::open(Config config) {
   auto anatomy = engine::read_anatomy(config.model);
   if (!anatomy) return pass(anatomy);
-  const auto home = net::home_folder(config.home);
-  auto identity = net::Identity::load_or_create(home);
-  if (!identity) return pass(identity);
-  auto secret = net::load_or_create_secret(home);
-  if (!secret) return pass(secret);
-  net::Credentials credentials{std::move(*identity), *secret, std::nullopt, true};
-  auto star = std::make_unique<Star>(std::move(config), std::move(*anatomy), std::move(credentials));
+  auto credentials = net::backbone_credentials(net::home_folder(config.home));
+  if (!credentials) return pass(credentials);
+  auto star = std::make_unique<Star>(std::move(config), std::move(*anatomy), std::move(*credentials));
   if (auto started = star->start(); !started) return pass(started);
   return star;
 }

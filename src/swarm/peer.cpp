@@ -1,7 +1,5 @@
 #include "swarm/peer.h"
 
-#include <bit>
-
 namespace linkcpp::swarm {
 
 std::string describe_holdings(const wire::Hello& hello) {
@@ -11,9 +9,7 @@ std::string describe_holdings(const wire::Hello& hello) {
 
 std::size_t count_holdings(const wire::Hello& hello) {
   std::size_t n = 0;
-  for (const wire::LayerHolding& holding : hello.holdings) {
-    for (const std::uint64_t word : holding.bits) n += static_cast<std::size_t>(std::popcount(word));
-  }
+  for (const wire::LayerHolding& holding : hello.holdings) n += holding.count();
   return n;
 }
 

@@ -99,8 +99,7 @@ Result<Hello> decode_hello(ByteSpan body) {
   hello.device = in.text();
   hello.n_threads = in.get<std::uint16_t>();
   hello.row_types = in.get<std::uint32_t>();
-  const ByteSpan model = in.take(hello.model.size());
-  if (!model.empty()) std::memcpy(hello.model.data(), model.data(), model.size());
+  in.fill(hello.model);
   if (!in.ok()) return malformed("hello", "it is cut short");
   for (const std::string* text : {&hello.engine, &hello.name, &hello.device}) {
     if (text->size() > max_name_bytes) return malformed("hello", "a text has {} bytes, the limit is {}", text->size(), max_name_bytes);

@@ -8,16 +8,10 @@
 namespace linkcpp::wire {
 namespace {
 
-template <std::size_t N>
-void take_into(ByteReader& in, std::array<std::uint8_t, N>& to) {
-  const ByteSpan bytes = in.take(N);
-  if (!bytes.empty()) std::memcpy(to.data(), bytes.data(), N);
-}
-
 Result<SliceSourceAddress> decode_source(ByteReader& in) {
   SliceSourceAddress source;
   source.url = in.text();
-  take_into(in, source.key);
+  in.fill(source.key);
   if (!in.ok()) return malformed("assignment", "it is cut short");
   if (source.url.empty() || source.url.size() > max_url_bytes || !is_plain_text(source.url))
     return malformed("assignment", "a source has no plain address of 1 to {} bytes", max_url_bytes);
@@ -39,7 +33,7 @@ Result<Offer> decode_offer(ByteSpan body) {
   Offer offer;
   offer.budget = in.get<std::uint64_t>();
   offer.share_port = in.get<std::uint16_t>();
-  take_into(in, offer.model);
+  in.fill(offer.model);
   auto stored = decode_holdings(in, "offer");
   if (!stored) return pass(stored);
   offer.stored = std::move(*stored);
@@ -64,8 +58,8 @@ void encode(const Assign& assign, Bytes& out) {
 Result<Assign> decode_assign(ByteSpan body) {
   ByteReader in(body);
   Assign assign;
-  take_into(in, assign.model);
-  take_into(in, assign.index);
+  in.fill(assign.model);
+  in.fill(assign.index);
   auto urgent = decode_holdings(in, "assignment");
   if (!urgent) return pass(urgent);
   auto spare = decode_holdings(in, "assignment");

@@ -102,12 +102,14 @@ class ExpertServer final : public Server {
       const auto wake = Clock::now() + (draining_ ? look_around : std::chrono::seconds(1));
       const auto due = [this] { return !queue_.empty() || layers_wait_ || ended_ || draining_ != was_draining_; };
       if (!driver_.run_until(due, wake)) continue;
-      take_up_layers();
       std::vector<Job> batch;
+      bool layers = false;
       driver_.run_exclusive([&] {
         was_draining_ = draining_;
+        layers = std::exchange(layers_wait_, false);
         batch = queue_.take(options_.max_batch_bytes);
       });
+      if (layers) take_up_layers();
       if (batch.empty()) continue;
       ComputeCounters done;
       std::vector<Answer> answers = compute(*host_, batch, scratch, done);
@@ -284,8 +286,6 @@ class ExpertServer final : public Server {
 
   /// On the compute thread, which alone uses the host.
   void take_up_layers() {
-    if (!provisioner_) return;
-    driver_.run_exclusive([this] { layers_wait_ = false; });
     bool changed = false;
     while (auto arrived = provisioner_->take()) {
       if (auto held = host_->hold(arrived->layer, arrived->experts, arrived->read); !held) {

@@ -2,27 +2,14 @@
 """Memory of a backbone without experts: a model of 64 GB (apparent size; its experts are holes) served from its backbone file."""
 import os
 import re
-import subprocess
 import tempfile
 
 import lib
 from lib import LINKCPP, Rig, Table
+from swarm import engines
 
 SHAPE = ["--experts", "512", "--layers", "10", "--n-embd", "2048", "--n-ff", "1024", "--top-k", "8"]
 ROOM = 200e6
-
-
-def engine_of(serving, port):
-    """The llama-server that serves on a port."""
-    for pid in filter(str.isdigit, os.listdir("/proc")):
-        try:
-            with open(f"/proc/{pid}/cmdline", "rb") as file:
-                command = file.read().split(b"\0")
-        except OSError:
-            continue
-        if command[0].endswith(b"llama-server") and str(port).encode() in command:
-            return pid
-    raise AssertionError(f"no llama-server on port {port}:\n" + serving.output()[-2000:])
 
 
 def peak_bytes(pid):
@@ -49,7 +36,8 @@ def measure():
             serving.wait_for("ready:", 120)
             answer = lib.complete(lib.Server(serving, http), [5, 6, 7], 3)
             table.claim(answer["tokens_predicted"] == 3, f"no answer: {answer}")
-            peak = peak_bytes(engine_of(serving, http))
+            [engine] = engines(http)
+            peak = peak_bytes(engine)
             serving.stop()
         bound = 1.1 * bytes_["backbone"] + ROOM
         table.add(f"{bytes_['experts'] / 1e9:.1f} GB", f"{bytes_['backbone'] / 1e6:.1f} MB", f"{peak / 1e6:.1f} MB", f"{bound / 1e6:.1f} MB")

@@ -9,23 +9,9 @@ import time
 import urllib.error
 import urllib.request
 
-from swarm import LINKCPP, Swarm, run_tests
+from swarm import LINKCPP, Swarm, engines, run_tests
 
 PROMPT = "It was a truth which she could not deny, that Mr. "
-
-
-def processes_of(swarm):
-    """Processes other than serve and the workers that use this swarm's model or home: the engine."""
-    found = []
-    for pid in filter(str.isdigit, os.listdir("/proc")):
-        try:
-            with open(f"/proc/{pid}/cmdline", "rb") as file:
-                command = file.read().split(b"\0")
-        except OSError:
-            continue
-        if command[0].endswith(b"llama-server") and str(swarm.http).encode() in command:
-            found.append(int(pid))
-    return found
 
 
 def wait_until(what, condition, timeout=30):
@@ -82,14 +68,14 @@ def test_a_crashed_engine_is_started_again_and_serves_again():
         server.process.wait_for("ready: http", 10)
         expected = server.complete(PROMPT, 16)
         assert expected[0] == 200
-        engine = processes_of(swarm)
+        engine = engines(swarm.http)
         assert len(engine) == 1, engine
         seen = len(server.process.lines)
         os.kill(engine[0], signal.SIGKILL)
         server.process.wait_for(r"was ended by signal 9 .*started again", 10, start=seen)
         server.process.wait_for("ready: http", 60, start=seen)
         assert server.complete(PROMPT, 16) == expected
-        assert processes_of(swarm) != engine
+        assert engines(swarm.http) != engine
         assert swarm.status()["restarts"] == 1
 
 
@@ -99,21 +85,21 @@ def test_stops_on_signals_and_leaves_nothing():
             swarm.worker("one")
             server = swarm.serve().wait_ready()
             assert server.process.stop(number) == 0, server.process.output()[-2000:]
-            assert processes_of(swarm) == []
+            assert engines(swarm.http) == []
     with Swarm() as swarm:  # while it waits for experts, too
         server = swarm.serve()
         server.process.wait_for("waiting for experts", 30)
         assert server.process.stop() == 0
-        assert processes_of(swarm) == []
+        assert engines(swarm.http) == []
 
 
 def test_the_engine_dies_with_a_killed_serve():
     with Swarm() as swarm:
         server = swarm.serve()
         server.process.wait_for("waiting for experts", 30)
-        assert len(processes_of(swarm)) == 1
+        assert len(engines(swarm.http)) == 1
         server.process.child.kill()
-        wait_until("the engine to die", lambda: not processes_of(swarm), 10)
+        wait_until("the engine to die", lambda: not engines(swarm.http), 10)
 
 
 def test_bench_measures_it():

@@ -72,6 +72,20 @@ class Process:
         return self.child.wait()
 
 
+def engines(port):
+    """Process ids of the llama-servers that were told to serve on a port."""
+    found = []
+    for pid in filter(str.isdigit, os.listdir("/proc")):
+        try:
+            with open(f"/proc/{pid}/cmdline", "rb") as file:
+                command = file.read().split(b"\0")
+        except OSError:
+            continue
+        if command[0].endswith(b"llama-server") and str(port).encode() in command:
+            found.append(int(pid))
+    return found
+
+
 class Server:
     """What answers HTTP: plain llama-server, or llama-server under `linkcpp serve`."""
 

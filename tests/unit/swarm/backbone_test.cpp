@@ -14,7 +14,7 @@
 #include "net/driver.h"
 #include "net/token.h"
 #include "net/transport.h"
-#include "store/index.h"
+#include "slice/cutter.h"
 #include "support/mailbox.h"
 #include "support/tiny_gguf.h"
 #include "wire/frame_size.h"
@@ -199,27 +199,11 @@ class Provisioning : public RealBackbone {
   }
   /// The index of the tiny model, whose digests are numbers: nobody here reads the slices.
   void write_index() {
-    const engine::Anatomy& anatomy = backbone_->anatomy();
-    store::SliceIndex index{.model = anatomy.digest, .architecture = anatomy.architecture, .name = "tiny"};
-    index.n_layer = 2;
-    index.n_embd = n_embd;
-    index.n_expert = n_expert;
-    index.top_k = 2;
-    index.n_vocab = 40;
-    index.files = {{"tiny.gguf", std::filesystem::file_size(folder_ / "tiny.gguf")}};
-    for (const engine::MoeLayer& from : anatomy.layers) {
-      store::LayerSlices layer{.layer = from.key, .parts = {}, .slices = {}};
-      std::uint64_t at = 0;
-      for (const engine::ExpertTensor& t : from.tensors) {
-        at = (at + store::slice_alignment - 1) / store::slice_alignment * store::slice_alignment;
-        layer.parts.push_back({t.name, t.type_name, t.n_in, t.n_out, t.slice_bytes, t.file, t.offset, at});
-        at += t.slice_bytes;
-      }
-      for (std::uint32_t e = 0; e < n_expert; ++e)
-        layer.slices.push_back({static_cast<std::uint8_t>(from.key + 1), static_cast<std::uint8_t>(e)});
-      slice_bytes_ = layer.slice_bytes();
-      index.layers.push_back(std::move(layer));
+    store::SliceIndex index = slice::plan_index(backbone_->anatomy()).value();
+    for (store::LayerSlices& layer : index.layers) {
+      for (std::uint8_t e = 0; e < layer.slices.size(); ++e) layer.slices[e] = {static_cast<std::uint8_t>(layer.layer + 1), e};
     }
+    slice_bytes_ = index.layers[0].slice_bytes();
     text_ = store::encode_index(index);
     linkcpp::test::write_file(folder_ / "index.new", text_);
     std::filesystem::rename(folder_ / "index.new", folder_ / "index.json");

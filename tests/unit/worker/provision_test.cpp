@@ -2,12 +2,11 @@
 #include "wire/provision.h"
 
 #include <csignal>
-#include <fstream>
 
 #include "dispatch/dispatcher.h"
 #include "fetch/server.h"
+#include "slice/cutter.h"
 #include "store/index.h"
-#include "store/sha256.h"
 #include "unit/worker/worker_harness.h"
 #include "worker/slice_layer.h"
 
@@ -24,40 +23,10 @@ using test::Workload;
 using wire::CombineMode;
 using wire::FrameType;
 
-/// The slices of a test model, with true digests.
-store::SliceIndex index_of(const engine::Anatomy& anatomy) {
-  store::SliceIndex index{.model = anatomy.digest, .architecture = anatomy.architecture, .name = anatomy.name};
-  index.n_layer = anatomy.n_layer;
-  index.n_embd = anatomy.n_embd;
-  index.n_expert = anatomy.n_expert;
-  index.top_k = anatomy.top_k;
-  index.n_vocab = anatomy.n_vocab;
-  std::ifstream in(anatomy.files[0], std::ios::binary);
-  const std::string file((std::istreambuf_iterator<char>(in)), {});
-  index.files = {{anatomy.files[0].filename().string(), file.size()}};
-  for (const engine::MoeLayer& from : anatomy.layers) {
-    store::LayerSlices layer{.layer = from.key, .parts = {}, .slices = {}};
-    std::uint64_t end = 0;
-    for (const engine::ExpertTensor& t : from.tensors) {
-      const std::uint64_t at = (end + store::slice_alignment - 1) / store::slice_alignment * store::slice_alignment;
-      layer.parts.push_back({t.name, t.type_name, t.n_in, t.n_out, t.slice_bytes, t.file, t.offset, at});
-      end = at + t.slice_bytes;
-    }
-    for (std::uint32_t e = 0; e < from.n_expert; ++e) {
-      std::string object(end, '\0');
-      for (const store::SlicePart& part : layer.parts)
-        object.replace(part.object_offset, part.bytes, file, part.file_offset + e * part.bytes, part.bytes);
-      layer.slices.push_back(store::sha256(std::as_bytes(std::span(object))));
-    }
-    index.layers.push_back(std::move(layer));
-  }
-  return index;
-}
-
 class ProvisionedWorker : public testing::Test {
  protected:
   ProvisionedWorker() {
-    index_ = index_of(anatomy_);
+    index_ = slice::make_index(anatomy_, {}).value();
     text_ = store::encode_index(index_);
     auto provider = fetch::provide_gguf(std::make_shared<const store::SliceIndex>(index_), anatomy_.files);
     identity_ = net::Identity::generate().value();
@@ -96,6 +65,12 @@ class ProvisionedWorker : public testing::Test {
     Bytes body;
     wire::encode(assign, body);
     peer.send(FrameType::assign, 0, body);
+  }
+  /// The next frame that says something else than what is held.
+  static std::optional<test::Frame> next_answer(Peer& peer) {
+    auto frame = peer.frames->take();
+    while (frame && frame->header.type == FrameType::holds) frame = peer.frames->take();
+    return frame;
   }
   /// Waits until it says that it holds this; what it said before is less.
   void expect_holds(Peer& peer, const std::string& experts) {
@@ -137,14 +112,10 @@ TEST_F(ProvisionedWorker, FetchesComputesAndRemembers) {
   const Workload load(shape_, 5, 4);
   const Share share(shape_, load, [](auto) { return true; });
   peer.send(FrameType::dispatch, 1, dispatch_body(shape_, load, share, id, 0, CombineMode::raw));
-  Bytes answer;
-  for (auto frame = peer.frames->take(); frame; frame = peer.frames->take()) {
-    if (frame->header.type == FrameType::holds) continue;
-    ASSERT_EQ(frame->header.type, FrameType::combine);
-    answer = std::move(frame->body);
-    break;
-  }
-  EXPECT_EQ(rows_of(answer), test::reference(shape_, path_, 0, load).pairs);
+  const auto answer = next_answer(peer);
+  ASSERT_TRUE(answer);
+  ASSERT_EQ(answer->header.type, FrameType::combine);
+  EXPECT_EQ(rows_of(answer->body), test::reference(shape_, path_, 0, load).pairs);
 
   // The next life offers what is stored, and takes it up without a byte from anywhere.
   stop();
@@ -185,13 +156,10 @@ TEST_F(ProvisionedWorker, RefusesAnotherModelWhileItHoldsOne) {
   expect_holds(peer, "layer 1: experts 0-1");
   anatomy_.digest[0] ^= 1;
   assign(peer, {{1, 8, {0x3}}});
-  for (auto frame = peer.frames->take(); frame; frame = peer.frames->take()) {
-    if (frame->header.type == FrameType::holds) continue;
-    ASSERT_EQ(frame->header.type, FrameType::refuse);
-    EXPECT_NE(wire::decode_refuse(frame->body)->reason.find("experts of another model"), std::string::npos);
-    return;
-  }
-  FAIL() << "it did not refuse";
+  const auto refusal = next_answer(peer);
+  ASSERT_TRUE(refusal) << "it did not refuse";
+  ASSERT_EQ(refusal->header.type, FrameType::refuse);
+  EXPECT_NE(wire::decode_refuse(refusal->body)->reason.find("experts of another model"), std::string::npos);
 }
 
 TEST(SliceLayer, RefusesWhatTheEngineDoesNotKnow) {
