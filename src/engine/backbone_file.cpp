@@ -181,6 +181,12 @@ Result<> write_holes(const fs::path& path, ByteSpan header, std::uint64_t bytes)
   return file->name(path);
 }
 
+/// Whether a value is an array of single bytes, at least one: its pair is key, type, element type, count and those bytes.
+bool is_byte_array(std::string_view key, const GgufValue& value) {
+  const std::uint64_t before = sizeof(std::uint64_t) + key.size() + 2 * sizeof(std::int32_t) + sizeof(std::uint64_t);
+  return value.kind == GgufValue::Kind::array && value.count > 0 && value.bytes == before + value.count;
+}
+
 }  // namespace
 
 std::uint64_t backbone_bytes(const Anatomy& anatomy) { return anatomy.total_bytes - anatomy.expert_bytes; }
@@ -215,7 +221,7 @@ Result<bool> restore_holes(const fs::path& backbone) {
   if (header->text(key_model_digest).empty()) return false;
   const auto at = header->values.find(key_holes_header);
   const auto bytes = header->integer(key_holes_bytes);
-  if (at == header->values.end() || !bytes || *bytes < 0 || at->second.count > max_holes_header ||
+  if (at == header->values.end() || !bytes || *bytes < 0 || !is_byte_array(at->first, at->second) || at->second.count > max_holes_header ||
       std::cmp_greater(at->second.count, *bytes))
     return fail(ErrorKind::invalid_input, "{} does not say how its second file is made; slice the model again.", backbone.string());
   const std::string name = backbone.filename().string();

@@ -102,6 +102,7 @@ class SliceReader {
     for (const store::FilePiece& piece : store::pieces_of(layer, expert, 0, layer.slice_bytes())) {
       if (piece.object_offset != at) {
         hash.add_zeros(piece.object_offset - at);
+        crew_.add_done(piece.object_offset - at);
         constexpr std::array<std::byte, store::slice_alignment> zeros{};
         if (to != nullptr) {
           if (auto done = to->append(ByteSpan(zeros).first(piece.object_offset - at)); !done) return pass(done);
@@ -366,6 +367,9 @@ Result<SliceIndex> plan_index(const engine::Anatomy& anatomy) {
     LayerSlices slices{.layer = layer.key, .parts = {}, .slices = {}};
     std::uint64_t end = 0;
     for (const engine::ExpertTensor& tensor : layer.tensors) {
+      if (tensor.slice_bytes == 0 || tensor.slice_bytes != engine::slice_bytes_of(tensor))
+        return fail(ErrorKind::invalid_input, "{} cannot be cut into slices: an expert of \"{}\" is no whole number of blocks of type {}.",
+                    anatomy.files[0].string(), tensor.name, tensor.type_name);
       const std::uint64_t at = (end + store::slice_alignment - 1) / store::slice_alignment * store::slice_alignment;
       slices.parts.push_back(part_of(tensor, at));
       end = at + tensor.slice_bytes;
