@@ -7,6 +7,7 @@
 #include "slice/index_file.h"
 #include "slice/journal.h"
 #include "store/sha256.h"
+#include "store/store.h"
 #include "support/tiny_gguf.h"
 
 namespace linkcpp::slice {
@@ -97,7 +98,7 @@ TEST_F(CutterTest, ObjectsAreTheModelsBytesAndNamedByTheirHash) {
     for (std::size_t i = 1; i < layer.parts.size(); ++i)
       has_gap = has_gap || layer.parts[i].object_offset > layer.parts[i - 1].object_offset + layer.parts[i - 1].bytes;
     for (std::uint32_t e = 0; e < layer.slices.size(); ++e) {
-      const std::string object = read_file(object_path(folder_ / "cut", layer.slices[e]));
+      const std::string object = read_file(folder_ / "cut" / store::object_name(layer.slices[e]));
       EXPECT_EQ(object, expected_object(layer, e)) << layer.layer << ":" << e;
       EXPECT_EQ(store::sha256(std::as_bytes(std::span(object))), layer.slices[e]);
     }
@@ -205,8 +206,8 @@ TEST_F(CutterTest, WritesOnlyTheWantedExpertsButIndexesAll) {
 TEST_F(CutterTest, VerifyNamesAndRemovesWhatIsDamaged) {
   const auto anatomy = saved(tiny_model(shape));
   const auto index = decoded(cut_all(anatomy).index);
-  const auto flipped = object_path(folder_ / "cut", index.layers[1].slices[4]),
-             cut_off = object_path(folder_ / "cut", index.layers[0].slices[2]);
+  const auto flipped = folder_ / "cut" / store::object_name(index.layers[1].slices[4]),
+             cut_off = folder_ / "cut" / store::object_name(index.layers[0].slices[2]);
   flip_byte(flipped, 70);
   fs::resize_file(cut_off, fs::file_size(cut_off) - 1);
   const auto found = verify(folder_ / "cut", "all", {.threads = 1, .progress = {}});
