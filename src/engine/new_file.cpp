@@ -9,6 +9,9 @@
 namespace linkcpp::engine {
 namespace {
 
+/// The disk is set to work this often: by itself the kernel would leave it idle until memory fills, and then writing waits for it.
+constexpr std::uint64_t write_behind = 8u << 20;
+
 std::string system_reason() { return std::generic_category().message(errno); }
 
 }  // namespace
@@ -31,8 +34,15 @@ Result<> NewFile::append(ByteSpan bytes) {
     if (n < 0 && errno == EINTR) continue;
     if (n < 0) return fail(ErrorKind::io, "cannot write {}: {}.", temporary_.string(), system_reason());
     bytes = bytes.subspan(static_cast<std::size_t>(n));
+    written_ += static_cast<std::uint64_t>(n);
   }
+  if (written_ - started_ >= write_behind) start_writing();
   return {};
+}
+
+void NewFile::start_writing() {
+  ::sync_file_range(descriptor_, static_cast<off_t>(started_), static_cast<off_t>(written_ - started_), SYNC_FILE_RANGE_WRITE);
+  started_ = written_;
 }
 
 Result<> NewFile::set_size(std::uint64_t bytes) {
@@ -42,6 +52,7 @@ Result<> NewFile::set_size(std::uint64_t bytes) {
 }
 
 Result<> NewFile::name(const std::filesystem::path& path) {
+  start_writing();
   if (::close(std::exchange(descriptor_, -1)) == 0 && ::rename(temporary_.c_str(), path.c_str()) == 0) return {};
   const std::string reason = system_reason();
   ::unlink(temporary_.c_str());

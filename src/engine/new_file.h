@@ -14,7 +14,11 @@ namespace linkcpp::engine {
 class NewFile {
  public:
   static Result<NewFile> create(std::filesystem::path temporary);
-  NewFile(NewFile&& other) noexcept : temporary_(std::move(other.temporary_)), descriptor_(std::exchange(other.descriptor_, -1)) {}
+  NewFile(NewFile&& other) noexcept
+      : temporary_(std::move(other.temporary_)),
+        descriptor_(std::exchange(other.descriptor_, -1)),
+        written_(other.written_),
+        started_(other.started_) {}
   NewFile& operator=(NewFile&&) = delete;
   ~NewFile();
 
@@ -26,8 +30,12 @@ class NewFile {
 
  private:
   NewFile(std::filesystem::path temporary, int descriptor) : temporary_(std::move(temporary)), descriptor_(descriptor) {}
+  /// Lets the kernel begin to write what it holds; returns at once.
+  void start_writing();
   std::filesystem::path temporary_;
   int descriptor_;
+  std::uint64_t written_ = 0;  ///< by append()
+  std::uint64_t started_ = 0;  ///< of these: the kernel was told to write them
 };
 
 }  // namespace linkcpp::engine

@@ -16,7 +16,8 @@ namespace {
 namespace http = boost::beast::http;
 using ResponseParser = http::response_parser<http::buffer_body>;
 
-constexpr std::size_t buffer_bytes = 1u << 20;
+constexpr std::size_t buffer_bytes = 128u << 10;
+constexpr std::size_t page_bytes = 4096;
 constexpr std::uint32_t max_header_bytes = 16u << 10;
 
 std::string_view view(boost::beast::string_view text) { return {text.data(), text.size()}; }
@@ -227,6 +228,7 @@ Result<std::optional<Url>> HttpClient::answer(const Url& url, const Request& req
   };
   if (length && !parser.chunked()) {  // the common case goes past the parser: what is read is what is delivered
     std::uint64_t left = *length;
+    const std::uint64_t start = request.range ? request.range->first : 0;
     if (held > left) return fail(ErrorKind::invalid_input, "the server sent more than it announced");
     for (;;) {
       if (held > 0) {
@@ -235,8 +237,10 @@ Result<std::optional<Url>> HttpClient::answer(const Url& url, const Request& req
         held = 0;
       }
       if (left == 0) break;
-      auto got =
-          stream_->read(std::span(buffer_).first(static_cast<std::size_t>(std::min<std::uint64_t>(buffer_.size(), left))), pace.left());
+      // Up to the end of a page, so that what is written next begins with one.
+      const std::uint64_t in_page = (start + delivered) % page_bytes;
+      auto got = stream_->read(std::span(buffer_).first(static_cast<std::size_t>(std::min<std::uint64_t>(buffer_.size() - in_page, left))),
+                               pace.left());
       if (!got) return pass(got);
       if (*got == 0) return fail(ErrorKind::unavailable, "the server closed the connection {} bytes before the end", left);
       if (auto fine = pace.moved(*got); !fine) return pass(fine);

@@ -29,7 +29,7 @@ using store::Digest;
 using store::LayerSlices;
 using store::SliceIndex;
 
-constexpr std::size_t chunk_bytes = 1u << 20;
+constexpr std::size_t chunk_bytes = 128u << 10;
 constexpr auto report_period = std::chrono::milliseconds(100);
 constexpr std::uint64_t spare_bytes = 16u << 20;  // index, headers, the file system's own
 

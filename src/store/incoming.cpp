@@ -14,7 +14,7 @@
 namespace linkcpp::store {
 namespace {
 
-constexpr std::size_t trailing_block = 1u << 20;
+constexpr std::size_t trailing_block = 256u << 10;
 /// Below this the hash is taken at the end: a thread would cost more than it saves.
 constexpr std::uint64_t least_for_thread = 8u << 20;
 
