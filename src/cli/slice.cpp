@@ -138,7 +138,7 @@ void setup_slice(CLI::App& root, Action& chosen) {
       ->capture_default_str();
   command->add_flag("--json", o->json, "Print one JSON object");
   command->footer(
-      "A slice is one expert of one layer, named by the SHA-256 of its bytes. Examples:\n"
+      "A slice is one expert of one layer, named by the BLAKE3 hash of its bytes. Examples:\n"
       "  linkcpp slice model.gguf --out sliced                 slices, index and backbone\n"
       "  linkcpp slice model.gguf --out half --experts 1/2     the first half of every layer's experts\n"
       "  linkcpp slice --verify sliced                         are all slices as they were?\n"

@@ -16,7 +16,7 @@ namespace {
 namespace http = boost::beast::http;
 using ResponseParser = http::response_parser<http::buffer_body>;
 
-constexpr std::size_t buffer_bytes = 128u << 10;
+constexpr std::size_t buffer_bytes = 512u << 10;
 constexpr std::size_t page_bytes = 4096;
 constexpr std::uint32_t max_header_bytes = 16u << 10;
 

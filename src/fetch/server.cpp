@@ -29,7 +29,7 @@ namespace http = boost::beast::http;
 using RequestParser = http::request_parser<http::empty_body>;
 
 constexpr std::uint32_t max_request_head = 8u << 10;
-constexpr std::size_t send_block = 128u << 10;
+constexpr std::size_t send_block = 256u << 10;
 constexpr std::size_t max_counted_peers = 4096;
 
 std::string_view plain(boost::beast::string_view text) { return {text.data(), text.size()}; }

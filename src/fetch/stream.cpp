@@ -14,7 +14,7 @@
 namespace linkcpp::fetch {
 namespace {
 
-constexpr std::size_t read_chunk = 256u << 10;
+constexpr std::size_t read_chunk = 512u << 10;
 constexpr std::size_t write_chunk = 256u << 10;
 
 std::string os_word(int error) { return std::generic_category().message(error); }

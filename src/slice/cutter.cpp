@@ -17,7 +17,7 @@
 #include "engine/new_file.h"
 #include "slice/files.h"
 #include "slice/journal.h"
-#include "store/sha256.h"
+#include "store/content_hash.h"
 #include "store/store.h"
 #include "wire/text.h"
 
@@ -97,7 +97,7 @@ class SliceReader {
 
   /// Hashes a slice, and writes it if `to` is given.
   Result<Digest> read(const LayerSlices& layer, std::uint32_t expert, engine::NewFile* to) {
-    store::Sha256 hash;
+    store::ContentHash hash;
     std::uint64_t at = 0;
     for (const store::FilePiece& piece : store::pieces_of(layer, expert, 0, layer.slice_bytes())) {
       if (piece.object_offset != at) {
@@ -115,7 +115,7 @@ class SliceReader {
   }
 
  private:
-  Result<> copy(const store::FilePiece& piece, store::Sha256& hash, engine::NewFile* to) {
+  Result<> copy(const store::FilePiece& piece, store::ContentHash& hash, engine::NewFile* to) {
     for (std::uint64_t at = 0; at < piece.bytes;) {
       if (crew_.stopped()) return interrupted();
       const auto part = std::span(buffer_).first(static_cast<std::size_t>(std::min<std::uint64_t>(chunk_bytes, piece.bytes - at)));
@@ -168,7 +168,7 @@ Result<> read_all(Crew& crew, const std::vector<fs::path>& paths, const std::vec
 
 /// A line that names the model and the state of its files.
 std::string stamp_of(const engine::Anatomy& anatomy) {
-  std::string stamp = "linkcpp cut 1 " + wire::to_hex(anatomy.digest);
+  std::string stamp = "linkcpp cut 2 " + wire::to_hex(anatomy.digest);
   for (const auto& path : anatomy.files) {
     struct stat status{};
     if (::stat(path.c_str(), &status) != 0) continue;
@@ -198,7 +198,7 @@ Result<> check_folder(const engine::Anatomy& anatomy, const fs::path& folder) {
   }
   if (fs::exists(folder / "cut.journal", error)) {
     auto text = read_text(folder / "cut.journal", 1u << 30);
-    if (text && !text->starts_with("linkcpp cut 1 " + wire::to_hex(anatomy.digest)))
+    if (text && !text->starts_with("linkcpp cut 2 " + wire::to_hex(anatomy.digest)))
       return fail(ErrorKind::invalid_input, "{} holds the beginning of another model's slices; name another folder with --out.",
                   folder.string());
     return {};
@@ -329,7 +329,7 @@ Result<bool> is_sound(const fs::path& path, std::uint64_t bytes, const Digest& d
   auto file = engine::InputFile::open(path);
   if (!file) return pass(file);
   if (file->size() != bytes) return false;
-  store::Sha256 hash;
+  store::ContentHash hash;
   for (std::uint64_t at = 0; at < bytes;) {
     if (crew.stopped()) return interrupted();
     const auto part = std::span(buffer).first(static_cast<std::size_t>(std::min<std::uint64_t>(chunk_bytes, bytes - at)));

@@ -8,7 +8,7 @@
 #include <cerrno>
 #include <system_error>
 
-#include "store/sha256.h"
+#include "store/content_hash.h"
 
 namespace linkcpp::store {
 namespace {
@@ -52,7 +52,7 @@ Result<> read_at(const File& file, std::uint64_t offset, std::span<std::byte> to
 }
 
 Result<wire::Digest> hash_of(const File& file, std::uint64_t bytes, const std::filesystem::path& path) {
-  Sha256 hash;
+  ContentHash hash;
   Bytes block(static_cast<std::size_t>(std::min<std::uint64_t>(bytes, hash_block)));
   for (std::uint64_t at = 0; at < bytes;) {
     const auto part = std::span(block).first(static_cast<std::size_t>(std::min<std::uint64_t>(block.size(), bytes - at)));

@@ -36,7 +36,7 @@ Result<File> open_to_read(const std::filesystem::path& path, bool own = false);
 Result<std::uint64_t> size_of(const File& file, const std::filesystem::path& path);
 /// Reads exactly to.size() bytes; `io` if the file ends before. `path` is for the message.
 Result<> read_at(const File& file, std::uint64_t offset, std::span<std::byte> to, const std::filesystem::path& path);
-/// SHA-256 of a file's first bytes; errors as read_at().
+/// BLAKE3 hash of a file's first bytes; errors as read_at().
 Result<wire::Digest> hash_of(const File& file, std::uint64_t bytes, const std::filesystem::path& path);
 /// The operating system's word for errno.
 std::string os_reason(int error);

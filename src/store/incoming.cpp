@@ -11,12 +11,15 @@
 #include <system_error>
 #include <vector>
 
+#include "store/content_hash.h"
+#include "store/file.h"
+
 namespace linkcpp::store {
 namespace {
 
-constexpr std::size_t trailing_block = 256u << 10;
-/// Below this the hash is taken at the end: a thread would cost more than it saves.
-constexpr std::uint64_t least_for_thread = 8u << 20;
+constexpr std::size_t rehash_block = 256u << 10;
+/// What is written and then hashed at a time: more would have left the processor's cache by then.
+constexpr std::size_t write_block = 128u << 10;
 
 std::uint64_t free_bytes(const File& file) {
   struct statvfs info{};
@@ -49,11 +52,7 @@ Result<File> open_locked(const std::filesystem::path& path) {
 class PartialFile final : public Incoming {
  public:
   PartialFile(File file, IncomingPaths paths, const Digest& digest, std::uint64_t bytes, std::uint64_t have)
-      : file_(std::move(file)), paths_(std::move(paths)), digest_(digest), bytes_(bytes), have_(have) {
-    if (bytes_ < least_for_thread) return;
-    hash_.emplace(file_, paths_.partial);
-    hash_->grown(have_);
-  }
+      : file_(std::move(file)), paths_(std::move(paths)), digest_(digest), bytes_(bytes), have_(have) {}
 
   [[nodiscard]] std::uint64_t have() const override { return have_; }
 
@@ -62,14 +61,16 @@ class PartialFile final : public Incoming {
     if (bytes.size() > bytes_ - have_) {
       return fail(ErrorKind::invalid_input, "more bytes than the {} of slice {} were sent", bytes_, wire::to_hex(digest_));
     }
+    if (auto caught_up = catch_up(); !caught_up) return caught_up;
     while (!bytes.empty()) {
-      const ssize_t n = ::pwrite(file_.fd(), bytes.data(), bytes.size(), static_cast<off_t>(have_));
+      const ssize_t n = ::pwrite(file_.fd(), bytes.data(), std::min(bytes.size(), write_block), static_cast<off_t>(have_));
       if (n < 0 && errno == EINTR) continue;
       if (n <= 0) return write_failure(n < 0 ? errno : ENOSPC);
+      hash_.add(bytes.first(static_cast<std::size_t>(n)));  // now, while they are in the processor's cache
       have_ += static_cast<std::uint64_t>(n);
+      hashed_ = have_;
       bytes = bytes.subspan(static_cast<std::size_t>(n));
     }
-    if (hash_) hash_->grown(have_);
     return {};
   }
 
@@ -78,12 +79,13 @@ class PartialFile final : public Incoming {
     if (have_ != bytes_) {
       return fail(ErrorKind::unavailable, "slice {} is not whole: {} of {} bytes have arrived", wire::to_hex(digest_), have_, bytes_);
     }
-    const auto digest = hash_ ? hash_->finish() : hash_of(file_, bytes_, paths_.partial);
-    if (!digest) return std::unexpected(digest.error());
-    if (*digest != digest_) {
+    if (auto caught_up = catch_up(); !caught_up) return caught_up;
+    const Digest digest = hash_.finish();
+    hashed_ = 0;
+    if (digest != digest_) {
       discard();
       return fail(ErrorKind::invalid_input, "what arrived as slice {} has the digest {}: it is corrupt and was thrown away",
-                  wire::to_hex(digest_), wire::to_hex(*digest));
+                  wire::to_hex(digest_), wire::to_hex(digest));
     }
     std::error_code error;
     std::filesystem::create_directories(paths_.object.parent_path(), error);
@@ -96,11 +98,22 @@ class PartialFile final : public Incoming {
   void discard() override {
     if (gone_) return;
     gone_ = true;
-    hash_.reset();
     ::unlink(paths_.partial.c_str());  // before the lock goes: nobody resumes from bytes that were found wrong
   }
 
  private:
+  /// What an earlier attempt left is hashed from the file.
+  Result<> catch_up() {
+    if (hashed_ == have_) return {};
+    Bytes block(static_cast<std::size_t>(std::min<std::uint64_t>(rehash_block, have_ - hashed_)));
+    while (hashed_ < have_) {
+      const auto part = std::span(block).first(static_cast<std::size_t>(std::min<std::uint64_t>(block.size(), have_ - hashed_)));
+      if (auto read = read_at(file_, hashed_, part, paths_.partial); !read) return read;
+      hash_.add(part);
+      hashed_ += part.size();
+    }
+    return {};
+  }
   std::unexpected<Error> write_failure(int error) const {
     if (error == ENOSPC || error == EDQUOT) {
       return fail(ErrorKind::io, "the disk is full: slice {} needs {} more bytes and {} are free at {}; free some, or use another folder",
@@ -114,7 +127,8 @@ class PartialFile final : public Incoming {
   Digest digest_;
   std::uint64_t bytes_, have_;
   bool gone_ = false;
-  std::optional<TrailingHash> hash_;  // after file_, which it reads
+  ContentHash hash_;
+  std::uint64_t hashed_ = 0;  ///< bytes that hash_ has
 };
 
 class WholeObject final : public Incoming {
@@ -133,62 +147,6 @@ class WholeObject final : public Incoming {
 };
 
 }  // namespace
-
-TrailingHash::TrailingHash(const File& file, std::filesystem::path path)
-    : file_(file), path_(std::move(path)), thread_([this] { run(); }) {}
-
-TrailingHash::~TrailingHash() {
-  {
-    const std::lock_guard lock(mutex_);
-    stop_ = true;
-  }
-  changed_.notify_one();
-  if (thread_.joinable()) thread_.join();
-}
-
-void TrailingHash::grown(std::uint64_t bytes) {
-  bool wake = false;
-  {
-    const std::lock_guard lock(mutex_);
-    // A wake-up for each little piece would cost more than the hashing.
-    wake = bytes / trailing_block != there_ / trailing_block;
-    there_ = bytes;
-  }
-  if (wake) changed_.notify_one();
-}
-
-Result<Digest> TrailingHash::finish() {
-  {
-    const std::lock_guard lock(mutex_);
-    complete_ = true;
-  }
-  changed_.notify_one();
-  if (thread_.joinable()) thread_.join();
-  return result_;
-}
-
-void TrailingHash::run() {
-  Sha256 hash;
-  Bytes block(trailing_block);
-  for (std::uint64_t at = 0;;) {
-    std::uint64_t there = 0;
-    {
-      std::unique_lock lock(mutex_);
-      changed_.wait(lock, [&] { return stop_ || complete_ || there_ - at >= trailing_block; });
-      if (stop_) return;
-      there = there_;
-      if (at == there) break;  // complete
-    }
-    const auto part = std::span(block).first(static_cast<std::size_t>(std::min<std::uint64_t>(trailing_block, there - at)));
-    if (auto read = read_at(file_, at, part, path_); !read) {
-      result_ = pass(read);
-      return;
-    }
-    hash.add(part);
-    at += part.size();
-  }
-  result_ = hash.finish();
-}
 
 Result<std::unique_ptr<Incoming>> open_incoming(IncomingPaths paths, const Digest& digest, std::uint64_t bytes, std::uint64_t reserve) {
   auto file = open_locked(paths.partial);

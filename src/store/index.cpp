@@ -2,7 +2,7 @@
 
 #include <algorithm>
 
-#include "store/sha256.h"
+#include "store/content_hash.h"
 
 namespace linkcpp::store {
 
@@ -19,7 +19,7 @@ std::uint64_t SliceIndex::total_bytes() const {
   return bytes;
 }
 
-Digest index_digest(std::string_view text) { return sha256(std::as_bytes(std::span(text))); }
+Digest index_digest(std::string_view text) { return content_hash(std::as_bytes(std::span(text))); }
 
 std::vector<FilePiece> pieces_of(const LayerSlices& layer, std::uint32_t expert, std::uint64_t offset, std::uint64_t bytes) {
   std::vector<FilePiece> pieces;

@@ -2,9 +2,9 @@
 //
 // A slice is one expert of one layer: the block-aligned ranges of all stacked tensors of that layer (gate, up, down or gate_up, biases)
 // as one object. The object's bytes are its parts in the order of LayerSlices::parts, each part at part.object_offset (a multiple of
-// slice_alignment), the gaps filled with zeros. Its name is the SHA-256 of all those bytes.
+// slice_alignment), the gaps filled with zeros. Its name is the BLAKE3 hash of all those bytes.
 //
-// The index is a JSON file ("index.json", docs/slices.md is its specification). Its own name is the SHA-256 of that file's bytes.
+// The index is a JSON file ("index.json", docs/slices.md is its specification). Its own name is the BLAKE3 hash of that file's bytes.
 #pragma once
 
 #include <cstdint>
@@ -72,7 +72,7 @@ std::string encode_index(const SliceIndex& index);
 /// misaligned, ranges outside their file, slices of another number than the layer's experts, absurd counts. Memory stays within a small
 /// multiple of the text.
 Result<SliceIndex> decode_index(std::string_view text);
-/// Name of an index: the SHA-256 of its bytes.
+/// Name of an index: the BLAKE3 hash of its bytes.
 Digest index_digest(std::string_view text);
 
 /// A slice of an index.

@@ -11,7 +11,7 @@
 namespace linkcpp::store {
 namespace {
 
-constexpr std::string_view format_name = "linkcpp slices 1";
+constexpr std::string_view format_name = "linkcpp slices 2";
 
 std::string json_text(std::string_view text) { return nlohmann::json(text).dump(-1, ' ', false, nlohmann::json::error_handler_t::replace); }
 

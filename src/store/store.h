@@ -1,6 +1,6 @@
 // The slice store: a folder of content-addressed objects that were verified when they arrived, and unfinished ones that resume.
 //
-//   FOLDER/objects/ab/abcdef…     a whole object; its name is the SHA-256 of its bytes
+//   FOLDER/objects/ab/abcdef…     a whole object; its name is the BLAKE3 hash of its bytes
 //   FOLDER/partial/abcdef…        the first bytes of one that is still arriving
 //   FOLDER/indexes/abcdef….json   slice indexes, by their digest
 //

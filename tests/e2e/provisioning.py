@@ -46,8 +46,8 @@ def fetch(folder, index, *source):
 
 def measure():
     table = Table("provisioning", "One slice of a gigabyte over loopback",
-                  ["bytes", "from", "plain socket and cat, s", "linkcpp fetch (verified), s", "speed of fetch / plain: of the fastest runs",
-                   "median of pairs (lowest-highest)"])
+                  ["bytes", "from", "plain socket and cat, s", "linkcpp fetch (verified), s", "speed of fetch / plain: median of pairs (lowest-highest)",
+                   "of the fastest runs"])
     # One expert of one layer: 3 matrices of 8192 x 20480 in f16 are 1.007 GB. Random weights would take minutes to write; zeros travel as well.
     with tempfile.TemporaryDirectory(prefix="linkcpp-provisioning-", dir=os.environ.get("LINKCPP_CACHE") or None) as folder:
         model = os.path.join(folder, "big.gguf")
@@ -81,9 +81,8 @@ def measure():
     for name, pairs in seconds.items():
         plain, fetched = zip(*pairs)
         ratios = [p / f for p, f in pairs]
-        best = min(plain) / min(fetched)
-        table.add(f"{size / 1e9:.3f} GB", name, lib.spread(plain, "{:.2f}"), lib.spread(fetched, "{:.2f}"), f"{best:.2f}", lib.spread(ratios, "{:.2f}"))
-        table.claim(best >= 0.7, f"fetching from {name} reaches {best:.2f} of the plain copy's speed, the goal is 0.7")
+        table.add(f"{size / 1e9:.3f} GB", name, lib.spread(plain, "{:.2f}"), lib.spread(fetched, "{:.2f}"), lib.spread(ratios, "{:.2f}"), f"{min(plain) / min(fetched):.2f}")
+        table.claim(lib.median(ratios) >= 0.7, f"fetching from {name} reaches {lib.median(ratios):.2f} of the plain copy's speed, the goal is 0.7")
     return table
 
 

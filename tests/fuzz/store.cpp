@@ -9,7 +9,7 @@
 #include <vector>
 
 #include "require.h"
-#include "store/sha256.h"
+#include "store/content_hash.h"
 #include "support/gguf_builder.h"
 
 namespace {
@@ -61,7 +61,7 @@ class World {
   World() {
     for (std::size_t i = 0; i < n_objects; ++i) {
       objects_[i].content = content_of(i);
-      objects_[i].digest = sha256(objects_[i].content);
+      objects_[i].digest = content_hash(objects_[i].content);
     }
     open();
   }

@@ -14,7 +14,7 @@
 #include "fetch/range.h"
 #include "fetch/server.h"
 #include "fetch/url.h"
-#include "store/sha256.h"
+#include "store/content_hash.h"
 
 namespace linkcpp::fetch {
 namespace {
@@ -69,7 +69,7 @@ class TransferTest : public ::testing::Test {
     std::mt19937 random(seed);
     Bytes bytes(n);
     for (auto& byte : bytes) byte = static_cast<std::byte>(random());
-    const Wanted wanted{{0, static_cast<std::uint16_t>(seed)}, store::sha256(bytes), n};
+    const Wanted wanted{{0, static_cast<std::uint16_t>(seed)}, store::content_hash(bytes), n};
     auto incoming = theirs_->receive(wanted.digest, n);
     EXPECT_TRUE((*incoming)->append(bytes));
     EXPECT_TRUE((*incoming)->commit());
@@ -153,7 +153,7 @@ TEST_F(TransferTest, StrangersGetNothing) {
   auto friendly = *http_source("lks://" + server->address(), {}, nullptr, client());
   EXPECT_TRUE(read(*friendly, wanted));
   EXPECT_TRUE(read(*friendly, wanted, 999)) << "on the same connection";
-  EXPECT_EQ(read(*friendly, {{}, store::sha256({}), 5}).error().kind, ErrorKind::not_found);
+  EXPECT_EQ(read(*friendly, {{}, store::content_hash({}), 5}).error().kind, ErrorKind::not_found);
   EXPECT_TRUE(read(*friendly, wanted));
 }
 
@@ -188,7 +188,7 @@ TEST_F(TransferTest, GivesUpWhatNobodyHasAndStopsQuickly) {
   auto server = serve();
   auto fetcher = Fetcher::start(ours_, {.plan = {.backoff_min = 10ms, .give_up_rounds = 2}}, {});
   fetcher->add(node(server->address(), client()));
-  fetcher->want({{{}, store::sha256({}), 77}});
+  fetcher->want({{{}, store::content_hash({}), 77}});
   ASSERT_TRUE(fetcher->wait(10s));
   EXPECT_EQ(fetcher->progress().slices_failed, 1u);
 }
@@ -236,7 +236,7 @@ class RawServer {
 };
 
 TEST_F(TransferTest, HostileServersAreBounded) {
-  const Wanted wanted{{}, store::sha256({}), 10};
+  const Wanted wanted{{}, store::content_hash({}), 10};
   const auto kind_at = [&](const std::string& answer, std::uint64_t offset = 0) {
     RawServer server(answer);
     auto source = *http_source(server.url());
@@ -266,7 +266,7 @@ TEST_F(TransferTest, HostileServersAreBounded) {
 }
 
 TEST_F(TransferTest, StalledSourceIsGivenUpAndStopDoesNotWait) {
-  const Wanted wanted{{}, store::sha256({}), 10};
+  const Wanted wanted{{}, store::content_hash({}), 10};
   RawServer server("HTTP/1.1 206 P\r\nContent-Range: bytes 0-9/10\r\nContent-Length: 10\r\n\r\n01234", true);
   auto source = *http_source(server.url(), {.stall_limit = 200ms});
   EXPECT_EQ(read(*source, wanted).error().kind, ErrorKind::timeout);

@@ -6,7 +6,7 @@
 #include "slice/files.h"
 #include "slice/index_file.h"
 #include "slice/journal.h"
-#include "store/sha256.h"
+#include "store/content_hash.h"
 #include "store/store.h"
 #include "support/tiny_gguf.h"
 
@@ -88,7 +88,7 @@ TEST_F(CutterTest, ObjectsAreTheModelsBytesAndNamedByTheirHash) {
   EXPECT_EQ(done.written, n_slices);
   EXPECT_EQ(read_file(folder_ / "cut" / index_file_name), done.index);
   EXPECT_EQ(read_file(folder_ / "cut" / "indexes" / (wire::to_hex(done.digest) + ".json")), done.index);
-  EXPECT_EQ(store::sha256(std::as_bytes(std::span(done.index))), done.digest);
+  EXPECT_EQ(store::content_hash(std::as_bytes(std::span(done.index))), done.digest);
   const auto index = decoded(done.index);
   ASSERT_EQ(index.layers.size(), shape.layers);
   bool has_gap = false;
@@ -100,7 +100,7 @@ TEST_F(CutterTest, ObjectsAreTheModelsBytesAndNamedByTheirHash) {
     for (std::uint32_t e = 0; e < layer.slices.size(); ++e) {
       const std::string object = read_file(folder_ / "cut" / store::object_name(layer.slices[e]));
       EXPECT_EQ(object, expected_object(layer, e)) << layer.layer << ":" << e;
-      EXPECT_EQ(store::sha256(std::as_bytes(std::span(object))), layer.slices[e]);
+      EXPECT_EQ(store::content_hash(std::as_bytes(std::span(object))), layer.slices[e]);
     }
   }
   EXPECT_TRUE(has_gap) << "the shape no longer shows that gaps are zeros";
@@ -304,7 +304,7 @@ TEST_F(CutterTest, TheIndexBesideAModelIsMadeOnceAndAgainWhenTheModelChanges) {
 
 TEST_F(CutterTest, AJournalForgetsTheLineThatWasHalfWritten) {
   const auto path = folder_ / "journal";
-  const store::Digest digest = store::sha256({});
+  const store::Digest digest = store::content_hash({});
   {
     auto journal = Journal::open(path, "stamp 1");
     ASSERT_TRUE(journal.has_value());

@@ -7,7 +7,7 @@
 #include <fstream>
 #include <random>
 
-#include "store/sha256.h"
+#include "store/content_hash.h"
 
 namespace linkcpp::store {
 namespace {
@@ -41,7 +41,7 @@ class StoreTest : public ::testing::Test {
 TEST_F(StoreTest, ReceivesInPiecesSmallAndLarge) {
   for (const std::size_t n : {std::size_t{1}, std::size_t{100'000}, std::size_t{20} << 20}) {
     const Bytes bytes = random_bytes(n);
-    const Digest digest = sha256(bytes);
+    const Digest digest = content_hash(bytes);
     EXPECT_FALSE(store_->has(digest, n));
     auto incoming = store_->receive(digest, n);
     ASSERT_TRUE(incoming) << incoming.error().message;
@@ -61,7 +61,7 @@ TEST_F(StoreTest, ReceivesInPiecesSmallAndLarge) {
 
 TEST_F(StoreTest, ResumesWhereItWasLeftAndNeedsAllBytes) {
   const Bytes bytes = random_bytes(9 << 20);
-  const Digest digest = sha256(bytes);
+  const Digest digest = content_hash(bytes);
   {
     auto incoming = store_->receive(digest, bytes.size());
     ASSERT_TRUE((*incoming)->append(ByteSpan(bytes).first(5'000'001)));
@@ -76,7 +76,7 @@ TEST_F(StoreTest, ResumesWhereItWasLeftAndNeedsAllBytes) {
 
 TEST_F(StoreTest, SurvivesKillAtAnyByte) {
   const Bytes bytes = random_bytes(3 << 20);
-  const Digest digest = sha256(bytes);
+  const Digest digest = content_hash(bytes);
   std::mt19937 random(7);
   std::uint64_t sent = 0;
   for (int attempt = 0; attempt < 200 && !store_->has(digest, bytes.size()); ++attempt) {
@@ -110,7 +110,7 @@ TEST_F(StoreTest, SurvivesKillAtAnyByte) {
 
 TEST_F(StoreTest, ThrowsWrongBytesAway) {
   const Bytes bytes = random_bytes(9 << 20), other = random_bytes(9 << 20, 2);
-  const Digest digest = sha256(bytes);
+  const Digest digest = content_hash(bytes);
   auto incoming = store_->receive(digest, bytes.size());
   ASSERT_TRUE((*incoming)->append(other));
   EXPECT_EQ((*incoming)->append(ByteSpan(bytes).first(1)).error().kind, ErrorKind::invalid_input) << "more than the slice has";
@@ -121,7 +121,7 @@ TEST_F(StoreTest, ThrowsWrongBytesAway) {
 
 TEST_F(StoreTest, OneWriterAtATime) {
   const Bytes bytes = random_bytes(1000);
-  const Digest digest = sha256(bytes);
+  const Digest digest = content_hash(bytes);
   auto first = store_->receive(digest, bytes.size());
   auto other_store = *Store::open(folder_);
   EXPECT_EQ(other_store->receive(digest, bytes.size()).error().kind, ErrorKind::unavailable);
@@ -135,7 +135,7 @@ TEST_F(StoreTest, OneWriterAtATime) {
 
 TEST_F(StoreTest, TruncatedObjectsAndDamagedOnes) {
   const Bytes bytes = random_bytes(1000);
-  const Digest digest = sha256(bytes);
+  const Digest digest = content_hash(bytes);
   const auto put = [&] {
     auto incoming = store_->receive(digest, bytes.size());
     ASSERT_TRUE((*incoming)->append(bytes));
@@ -157,13 +157,13 @@ TEST_F(StoreTest, TruncatedObjectsAndDamagedOnes) {
 
 TEST_F(StoreTest, FullDiskIsSaidBeforeAnythingIsWritten) {
   auto careful = *Store::open(folder_, {.reserve_bytes = std::uint64_t{1} << 62});
-  auto incoming = careful->receive(sha256({}), 1000);
+  auto incoming = careful->receive(content_hash({}), 1000);
   ASSERT_FALSE(incoming);
   EXPECT_EQ(incoming.error().kind, ErrorKind::io);
   EXPECT_NE(incoming.error().message.find("needs 1000 more bytes"), std::string::npos) << incoming.error().message;
   EXPECT_EQ(careful->usage().partials, 0u);
-  EXPECT_EQ(store_->receive(sha256({}), 0).error().kind, ErrorKind::invalid_input);
-  EXPECT_EQ(store_->receive(sha256({}), max_slice_bytes + 1).error().kind, ErrorKind::invalid_input);
+  EXPECT_EQ(store_->receive(content_hash({}), 0).error().kind, ErrorKind::invalid_input);
+  EXPECT_EQ(store_->receive(content_hash({}), max_slice_bytes + 1).error().kind, ErrorKind::invalid_input);
 }
 
 TEST_F(StoreTest, Indexes) {
