@@ -286,6 +286,25 @@ TEST_F(AnatomyTest, ForeignPartsAreRefused) {
   EXPECT_THAT(error_at(first).message, HasSubstr("in two of its parts"));
 }
 
+TEST_F(AnatomyTest, PartsInACircleAreRefused) {
+  const auto parts = tiny_parts(3);
+  for (std::size_t i = 0; i < 3; ++i) save(parts[(i + 1) % 3], part_name(i + 1, 3));  // each calls itself the next one
+  for (std::size_t i = 1; i <= 3; ++i) EXPECT_THAT(error_at(folder_ / part_name(i, 3)).message, HasSubstr("does not belong")) << i;
+
+  const auto link = [&](std::size_t from, std::size_t to) {
+    std::filesystem::remove(folder_ / part_name(from, 3));
+    std::filesystem::create_symlink(folder_ / part_name(to, 3), folder_ / part_name(from, 3));
+  };
+  save_parts(parts);
+  link(2, 1);  // one file under two names
+  EXPECT_THAT(error_at(folder_ / part_name(1, 3)).message, AllOf(HasSubstr(part_name(2, 3)), HasSubstr("part 1 of 3")));
+  link(2, 3);
+  link(3, 2);  // links to each other
+  EXPECT_THAT(error_at(folder_ / part_name(1, 3)).message,
+              AllOf(HasSubstr("2 of the model's 3 parts are missing"), HasSubstr(part_name(2, 3))));
+  EXPECT_THAT(error_at(folder_ / part_name(3, 3)).message, HasSubstr(part_name(3, 3)));
+}
+
 TEST_F(AnatomyTest, PartsThatWereRenamedAreExplained) {
   const auto parts = tiny_parts(3);
   EXPECT_THAT(error_at(save(parts[1], "renamed.gguf")).message, AllOf(HasSubstr("3 parts"), HasSubstr("name")));
