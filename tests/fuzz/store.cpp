@@ -86,7 +86,8 @@ class World {
       case 6:
         return restart();
       case 7:
-        return damage(partial(object), tape);
+        if (!object.incoming) damage(partial(object), tape);  // nobody else may write what is locked
+        return;
       case 8:
         return damage_object(object, tape);
       case 9:
@@ -193,7 +194,7 @@ class World {
   void read(const Object& object, std::size_t offset, std::size_t n) {
     Bytes to(n);
     const auto done = store_->read(object.digest, offset, to);
-    if (!done || object.damaged) return;
+    if (!done || object.damaged || n == 0) return;
     require(offset + n <= object.content.size(), "nothing behind an object's end is read");
     require(std::equal(to.begin(), to.end(), object.content.begin() + static_cast<std::ptrdiff_t>(offset)), "what is read is the object's");
   }
