@@ -64,6 +64,29 @@ def test_figures_record_and_choice():
         assert wire == "f32" and "changed after it was signed" in notes, (wire, notes)
 
 
+def test_workers_of_others_that_join_and_that_are_dialled():
+    with tempfile.TemporaryDirectory() as home:
+        listen, dialled = f"127.0.0.1:{free_port()}", f"127.0.0.1:{free_port()}"
+        token = run("token", "--address", listen, home=home).stdout.split()[0]
+        shared = [LINKCPP, "worker", "--join", token, "--model", MODEL, "--threads", "1", "--home"]
+        workers = [subprocess.Popen([*shared, os.path.join(home, str(i)), *options], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+                   for i, options in enumerate((["--experts", "1/2"], ["--experts", "2/2", "--listen", dialled]))]
+        try:
+            done = run("gate", MODEL, *QUICK, "--mode", "raw,sum", "--wire", "f32", "--workers", "0", "--listen", listen, "--worker", dialled, "--json", home=home)
+            expect(done, 0)
+            report = json.loads(done.stdout)
+            rows = {row["mode"]: row for row in report["rows"]}
+            assert report["devices"] == ["CPU"] and rows["raw"]["identical"], report
+            assert not rows["sum"]["identical"], "two workers that sum cannot give the same bits: was only one used?"
+            assert os.path.exists(report["record"])
+            assert all(worker.poll() is None for worker in workers), "a worker ended"
+        finally:
+            for worker in workers:
+                worker.terminate()
+            for worker in workers:
+                worker.wait(20)
+
+
 def test_limits_fail_settings_and_strict_fails_the_command():
     with tempfile.TemporaryDirectory() as home:
         done = run("gate", MODEL, *QUICK, "--mode", "sum", "--wire", "f16", "--max-kld", "1e-12", "--strict", home=home)
