@@ -23,8 +23,9 @@ class Table {
     const json* value = find(name);
     if (value == nullptr) return missing;
     const double found = value->is_number() ? value->get<double>() : std::nan("");
-    if (!(found >= least && found <= most)) wrong(std::format(".{} is not a number from {} to {}", name, least, most));
-    return found;
+    if (found >= least && found <= most) return found;
+    wrong(std::format(".{} is not a number from {} to {}", name, least, most));
+    return missing;
   }
   std::string text(const char* name, std::string missing) {
     const json* value = find(name);

@@ -347,6 +347,8 @@ TEST(Scenario, MistakesAreNamed) {
   EXPECT_THAT(error(R"({"node":[{"name":"a","count":201}]})"), HasSubstr("count"));
   EXPECT_THAT(error(R"({"node":{"name":"a"}})"), HasSubstr("[[node]]"));
   EXPECT_THAT(error(R"({"defaults":{"nat":"x"},"node":[{"name":"a"}]})"), HasSubstr("[defaults] has no member 'nat'"));
+  EXPECT_THAT(error(R"({"seed":[],"node":[{"name":"a"}]})"), HasSubstr("the file.seed is not a number"));
+  EXPECT_THAT(error(R"({"node":[{"name":"a","count":null}]})"), HasSubstr("node 1.count is not a number"));
   EXPECT_THAT(error(R"({"nodes":[]})"), HasSubstr("'nodes'"));
 }
 
