@@ -158,7 +158,6 @@ Result<std::optional<Url>> HttpClient::attempt(const Url& url, const Request& re
 
 Result<std::optional<Url>> HttpClient::answer(const Url& url, const Request& request, const Sink& sink, bool& heard) {
   buffer_.resize(buffer_bytes);
-  Bytes body(buffer_bytes);
   ResponseParser parser;
   parser.header_limit(max_header_bytes);
   parser.body_limit(boost::none);  // bounded below, by what was asked for
@@ -247,6 +246,7 @@ Result<std::optional<Url>> HttpClient::answer(const Url& url, const Request& req
       held = *got;
     }
   } else {
+    Bytes body(buffer_bytes);
     while (!parser.is_done()) {
       parser.get().body().data = body.data();
       parser.get().body().size = body.size();

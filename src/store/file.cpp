@@ -8,8 +8,6 @@
 #include <cerrno>
 #include <system_error>
 
-#include "store/content_hash.h"
-
 namespace linkcpp::store {
 namespace {
 
@@ -51,15 +49,21 @@ Result<> read_at(const File& file, std::uint64_t offset, std::span<std::byte> to
   return {};
 }
 
-Result<wire::Digest> hash_of(const File& file, std::uint64_t bytes, const std::filesystem::path& path) {
-  ContentHash hash;
-  Bytes block(static_cast<std::size_t>(std::min<std::uint64_t>(bytes, hash_block)));
-  for (std::uint64_t at = 0; at < bytes;) {
-    const auto part = std::span(block).first(static_cast<std::size_t>(std::min<std::uint64_t>(block.size(), bytes - at)));
-    if (auto read = read_at(file, at, part, path); !read) return pass(read);
+Result<> add_to_hash(ContentHash& hash, const File& file, std::uint64_t& at, std::uint64_t to, const std::filesystem::path& path) {
+  Bytes block(static_cast<std::size_t>(std::min<std::uint64_t>(to - at, hash_block)));
+  while (at < to) {
+    const auto part = std::span(block).first(static_cast<std::size_t>(std::min<std::uint64_t>(block.size(), to - at)));
+    if (auto read = read_at(file, at, part, path); !read) return read;
     hash.add(part);
     at += part.size();
   }
+  return {};
+}
+
+Result<wire::Digest> hash_of(const File& file, std::uint64_t bytes, const std::filesystem::path& path) {
+  ContentHash hash;
+  std::uint64_t at = 0;
+  if (auto added = add_to_hash(hash, file, at, bytes, path); !added) return pass(added);
   return hash.finish();
 }
 

@@ -8,7 +8,7 @@
 
 #include "base/bytes.h"
 #include "base/error.h"
-#include "wire/messages.h"
+#include "store/content_hash.h"
 
 namespace linkcpp::store {
 
@@ -36,6 +36,8 @@ Result<File> open_to_read(const std::filesystem::path& path, bool own = false);
 Result<std::uint64_t> size_of(const File& file, const std::filesystem::path& path);
 /// Reads exactly to.size() bytes; `io` if the file ends before. `path` is for the message.
 Result<> read_at(const File& file, std::uint64_t offset, std::span<std::byte> to, const std::filesystem::path& path);
+/// Adds the bytes from `at` to `to` of a file to a hash, and moves `at` on; errors as read_at().
+Result<> add_to_hash(ContentHash& hash, const File& file, std::uint64_t& at, std::uint64_t to, const std::filesystem::path& path);
 /// BLAKE3 hash of a file's first bytes; errors as read_at().
 Result<wire::Digest> hash_of(const File& file, std::uint64_t bytes, const std::filesystem::path& path);
 /// The operating system's word for errno.

@@ -11,13 +11,11 @@
 #include <system_error>
 #include <vector>
 
-#include "store/content_hash.h"
 #include "store/file.h"
 
 namespace linkcpp::store {
 namespace {
 
-constexpr std::size_t rehash_block = 256u << 10;
 /// What is written and then hashed at a time: more would have left the processor's cache by then.
 constexpr std::size_t write_block = 128u << 10;
 
@@ -105,15 +103,9 @@ class PartialFile final : public Incoming {
   /// What an earlier attempt left is hashed from the file.
   Result<> catch_up() {
     if (hashed_ == have_) return {};
-    Bytes block(static_cast<std::size_t>(std::min<std::uint64_t>(rehash_block, have_ - hashed_)));
-    while (hashed_ < have_) {
-      const auto part = std::span(block).first(static_cast<std::size_t>(std::min<std::uint64_t>(block.size(), have_ - hashed_)));
-      if (auto read = read_at(file_, hashed_, part, paths_.partial); !read) return read;
-      hash_.add(part);
-      hashed_ += part.size();
-    }
-    return {};
+    return add_to_hash(hash_, file_, hashed_, have_, paths_.partial);
   }
+
   std::unexpected<Error> write_failure(int error) const {
     if (error == ENOSPC || error == EDQUOT) {
       return fail(ErrorKind::io, "the disk is full: slice {} needs {} more bytes and {} are free at {}; free some, or use another folder",
