@@ -26,5 +26,13 @@ native() {
     installed_at_least libggml-dev "$min_ggml" && command -v g++ ninja cmake >/dev/null
 }
 
-# Build folders lie outside the checkout, one set for each checkout folder. LINKCPP_BUILD_TAG makes a separate set.
-build_dir() { echo "$cache/build/$(echo "$project" | sha256sum | cut -c 1-8)${LINKCPP_BUILD_TAG:+-$LINKCPP_BUILD_TAG}/$1"; }
+# Build folders lie outside the checkout, one set for each checkout folder. LINKCPP_BUILD_TAG makes a separate set. Inside the root the
+# checkout and its set also stand at fixed places, from which everything is compiled: compilers see the same paths whatever the checkout, so
+# that ccache serves all of them.
+build_set=$cache/build/$(echo "$project fixed" | sha256sum | cut -c 1-8)${LINKCPP_BUILD_TAG:+-$LINKCPP_BUILD_TAG}
+build_dir() { echo "$build_set/$1"; }
+if native; then
+  compile_source=$project compile_set=$build_set
+else
+  compile_source=/linkcpp/source compile_set=/linkcpp/build
+fi

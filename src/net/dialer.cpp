@@ -8,6 +8,7 @@
 #include <utility>
 
 #include "net/callback_gate.h"
+#include "net/connection.h"
 #include "net/coroutine.h"
 #include "net/endpoint.h"
 #include "net/handshake.h"
@@ -90,7 +91,7 @@ class Dialling : public std::enable_shared_from_this<Dialling> {
     co_await timer_.async_wait(as_values);
   }
 
-  asio::awaitable<std::shared_ptr<TlsConnection>> try_all() {
+  asio::awaitable<std::shared_ptr<Connection>> try_all() {
     for (const std::string& address : addresses_) {
       if (stopped_) co_return nullptr;
       auto endpoints = co_await resolve(address);
@@ -132,14 +133,14 @@ class Dialling : public std::enable_shared_from_this<Dialling> {
     co_return endpoints;
   }
 
-  asio::awaitable<Result<std::shared_ptr<TlsConnection>>> try_one(Tcp::endpoint endpoint) {
+  asio::awaitable<Result<std::shared_ptr<Connection>>> try_one(Tcp::endpoint endpoint) {
     handshake_ = std::make_shared<Handshake>(Socket(strand_), tls_, credentials_, knobs_);
     auto connection = co_await attempt(handshake_, endpoint);
     handshake_.reset();
     co_return connection;
   }
 
-  asio::awaitable<Result<std::shared_ptr<TlsConnection>>> attempt(std::shared_ptr<Handshake> handshake, Tcp::endpoint endpoint) {
+  asio::awaitable<Result<std::shared_ptr<Connection>>> attempt(std::shared_ptr<Handshake> handshake, Tcp::endpoint endpoint) {
     handshake->set_endpoint(to_text(endpoint));
     error_code error;
     handshake->socket().open(endpoint.protocol(), error);
@@ -153,13 +154,13 @@ class Dialling : public std::enable_shared_from_this<Dialling> {
   }
 
   /// Hands the link out and waits until it has ended.
-  asio::awaitable<void> live(std::shared_ptr<TlsConnection> connection) {
+  asio::awaitable<void> live(std::shared_ptr<Connection> connection) {
     const auto ended = std::make_shared<bool>(false);
     connection->when_finished([ended, weak = weak_from_this()] {
       *ended = true;
       if (auto self = weak.lock()) self->timer_.cancel();
     });
-    gate_.run([&] { on_link_(TlsConnection::wrap(std::move(connection))); });
+    gate_.run([&] { on_link_(make_link(std::move(connection))); });
     connection.reset();
     while (!*ended && !stopped_) {
       timer_.expires_at(Clock::time_point::max());

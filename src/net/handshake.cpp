@@ -58,7 +58,7 @@ std::unexpected<Error> Handshake::broken(const error_code& error) const {
   return fail(ErrorKind::unavailable, "the connection broke during {}: {}", stage_, error.message());
 }
 
-asio::awaitable<Result<std::shared_ptr<TlsConnection>>> Handshake::run(TlsSide side) {
+asio::awaitable<Result<std::shared_ptr<Connection>>> Handshake::run(TlsSide side) {
   const auto self = shared_from_this();
   set_no_delay(socket_.native_handle());
   auto result = co_await authenticate(side);

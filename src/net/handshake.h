@@ -10,6 +10,7 @@
 
 #include "base/error.h"
 #include "net/auth.h"
+#include "net/connection.h"
 #include "net/socket.h"
 #include "net/tls_link.h"
 #include "net/tls_session.h"
@@ -38,7 +39,7 @@ class Handshake : public std::enable_shared_from_this<Handshake> {
   void abort(Error reason);
 
   /// The socket must be connected. Errors say what the other side did wrong.
-  boost::asio::awaitable<Result<std::shared_ptr<TlsConnection>>> run(TlsSide side);
+  boost::asio::awaitable<Result<std::shared_ptr<Connection>>> run(TlsSide side);
 
  private:
   boost::asio::awaitable<Result<>> authenticate(TlsSide side);

@@ -6,6 +6,7 @@
 #include <functional>
 #include <memory>
 #include <string>
+#include <utility>
 
 #include "base/bytes.h"
 #include "base/error.h"
@@ -24,6 +25,9 @@ struct LinkStats {
   std::chrono::microseconds rtt_min{0};
 };
 
+/// A whole encoded frame. Shared, since whoever may have to send it again keeps it too.
+using SharedFrame = std::shared_ptr<const Bytes>;
+
 /// One connection, authenticated before it is handed out. Pings and pongs are handled inside and never reach the handler.
 ///
 /// Threading: send(), close(), sending() and stats() from any thread. Handlers run on a thread that drives the link's io_context, one
@@ -41,7 +45,8 @@ class Link {
   /// Begins receiving. Called once; frames that came before are delivered then, never from inside this call.
   virtual void start(Handlers handlers) = 0;
   /// Sends or queues one whole encoded frame. Never waits for the peer; after close it does nothing.
-  virtual void send(Bytes frame) = 0;
+  void send(Bytes frame) { send(std::make_shared<const Bytes>(std::move(frame))); }
+  virtual void send(SharedFrame frame) = 0;
   /// Flushes what was queued, bounded by a short deadline, then closes and calls on_close with `reason`. Received frames that were not
   /// delivered yet are dropped.
   virtual void close(Error reason) = 0;

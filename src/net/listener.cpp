@@ -8,6 +8,7 @@
 #include <utility>
 
 #include "net/callback_gate.h"
+#include "net/connection.h"
 #include "net/coroutine.h"
 #include "net/endpoint.h"
 #include "net/handshake.h"
@@ -120,7 +121,7 @@ class Acceptance : public std::enable_shared_from_this<Acceptance> {
     handshake->start_deadline();
     auto connection = co_await handshake->run(TlsSide::server);
     if (connection) {
-      gate_.run([&] { on_link_(TlsConnection::wrap(std::move(*connection))); });
+      gate_.run([&] { on_link_(make_link(std::move(*connection))); });
     } else {
       refused(endpoint, connection.error());
     }

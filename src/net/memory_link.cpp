@@ -10,6 +10,8 @@
 #include <optional>
 #include <variant>
 
+#include "net/connection.h"
+
 namespace linkcpp::net {
 namespace {
 
@@ -17,7 +19,7 @@ namespace asio = boost::asio;
 using Clock = std::chrono::steady_clock;
 
 /// One end. What the other end sends is put into its inbox and taken out when it is due.
-class End : public std::enable_shared_from_this<End> {
+class End final : public Connection, public std::enable_shared_from_this<End> {
  public:
   End(asio::io_context& context, std::chrono::nanoseconds delay, std::chrono::nanoseconds round_trip, PeerKey peer, std::string endpoint)
       : strand_(asio::make_strand(context)),
@@ -29,7 +31,7 @@ class End : public std::enable_shared_from_this<End> {
 
   void connect(const std::shared_ptr<End>& other) { other_ = other; }
 
-  void start(Link::Handlers handlers) {
+  void start(Link::Handlers handlers) override {
     asio::post(strand_, [self = shared_from_this(), handlers = std::move(handlers)]() mutable {
       if (self->muted_) return;
       self->handlers_ = std::move(handlers);
@@ -39,35 +41,37 @@ class End : public std::enable_shared_from_this<End> {
     });
   }
 
-  void send(Bytes frame) {
-    if (closed_ || frame.empty()) return;
-    bytes_sent_ += frame.size();
+  void send(SharedFrame frame) override {
+    if (closed_ || frame->empty()) return;
+    bytes_sent_ += frame->size();
     ++frames_sent_;
     if (const auto other = other_.lock()) other->arrive(std::move(frame));
   }
 
-  void close(Error reason) {
+  void close(Error reason) override {
     if (closed_.exchange(true)) return;
     if (const auto other = other_.lock())
       other->arrive(Error{ErrorKind::unavailable, std::format("the peer {} closed the connection", other->endpoint_)});
     asio::post(strand_, [self = shared_from_this(), reason = std::move(reason)]() mutable { self->end(std::move(reason)); });
   }
 
-  void abandon() {
+  void abandon() override {
     muted_ = true;
     close({ErrorKind::unavailable, "the link was dropped"});
     asio::post(strand_, [self = shared_from_this()] { self->handlers_ = {}; });
   }
 
-  [[nodiscard]] LinkStats stats() const {
+  [[nodiscard]] bool sending() const override { return false; }
+  [[nodiscard]] LinkStats stats() const override {
     const auto rtt = std::chrono::duration_cast<std::chrono::microseconds>(round_trip_);
     return {bytes_sent_, bytes_received_, frames_sent_, frames_received_, rtt, rtt};
   }
-  [[nodiscard]] const PeerKey& peer() const { return peer_; }
-  [[nodiscard]] const std::string& endpoint() const { return endpoint_; }
+  [[nodiscard]] const PeerKey& peer() const override { return peer_; }
+  [[nodiscard]] const std::string& endpoint() const override { return endpoint_; }
+  void when_finished(std::function<void()> hook) override { finished_hook_ = std::move(hook); }
 
  private:
-  using Item = std::variant<Bytes, Error>;
+  using Item = std::variant<SharedFrame, Error>;
 
   void arrive(Item item) {
     bool first = false;
@@ -104,7 +108,7 @@ class End : public std::enable_shared_from_this<End> {
         closed_ = true;
         return end(std::move(*error));
       }
-      handle(std::get<Bytes>(*item));
+      handle(*std::get<SharedFrame>(*item));
     }
   }
 
@@ -133,6 +137,7 @@ class End : public std::enable_shared_from_this<End> {
   void report() {
     const Link::Handlers handlers = std::exchange(handlers_, {});
     if (handlers.on_close && !muted_) handlers.on_close(*ended_);
+    if (const auto hook = std::exchange(finished_hook_, {})) hook();
   }
 
   asio::strand<asio::io_context::executor_type> strand_;
@@ -148,27 +153,12 @@ class End : public std::enable_shared_from_this<End> {
 
   // Strand only.
   Link::Handlers handlers_;
+  std::function<void()> finished_hook_;
   std::optional<Error> ended_;
   bool started_ = false;
 
   std::atomic<bool> closed_ = false, muted_ = false;
   std::atomic<std::uint64_t> bytes_sent_ = 0, bytes_received_ = 0, frames_sent_ = 0, frames_received_ = 0;
-};
-
-class MemoryLink final : public Link {
- public:
-  explicit MemoryLink(std::shared_ptr<End> end) : end_(std::move(end)) {}
-  ~MemoryLink() override { end_->abandon(); }
-  void start(Handlers handlers) override { end_->start(std::move(handlers)); }
-  void send(Bytes frame) override { end_->send(std::move(frame)); }
-  void close(Error reason) override { end_->close(std::move(reason)); }
-  [[nodiscard]] bool sending() const override { return false; }
-  [[nodiscard]] LinkStats stats() const override { return end_->stats(); }
-  [[nodiscard]] const PeerKey& peer() const override { return end_->peer(); }
-  [[nodiscard]] std::string endpoint() const override { return end_->endpoint(); }
-
- private:
-  std::shared_ptr<End> end_;
 };
 
 }  // namespace
@@ -179,7 +169,7 @@ std::pair<LinkPtr, LinkPtr> make_memory_links(asio::io_context& first, asio::io_
   auto b = std::make_shared<End>(second, options.delay_to_second, round_trip, options.first_key, options.first_name);
   a->connect(b);
   b->connect(a);
-  return {std::make_shared<MemoryLink>(std::move(a)), std::make_shared<MemoryLink>(std::move(b))};
+  return {make_link(std::move(a)), make_link(std::move(b))};
 }
 
 }  // namespace linkcpp::net

@@ -59,19 +59,19 @@ TlsConnection::TlsConnection(Parts parts, LinkKnobs knobs)
 
 // ---- sending ---------------------------------------------------------------------------------------------------------
 
-void TlsConnection::send(Bytes frame) {
+void TlsConnection::send(SharedFrame frame) {
   bool overflow = false;
   {
     const std::lock_guard lock(queue_mutex_);
-    if (closing_ || frame.empty()) return;
-    overflow = queued_bytes_ + frame.size() > knobs_.max_queued_bytes;
+    if (closing_ || frame->empty()) return;
+    overflow = queued_bytes_ + frame->size() > knobs_.max_queued_bytes;
     if (overflow) {
       closing_ = true;
     } else {
-      bytes_sent_.fetch_add(frame.size(), std::memory_order_relaxed);
+      bytes_sent_.fetch_add(frame->size(), std::memory_order_relaxed);
       frames_sent_.fetch_add(1, std::memory_order_relaxed);
       sent_.store(Clock::now().time_since_epoch().count(), std::memory_order_relaxed);
-      queued_bytes_ += frame.size();
+      queued_bytes_ += frame->size();
       queue_.push_back(std::move(frame));
       if (std::exchange(pumping_, true)) return;
     }
@@ -122,12 +122,12 @@ bool TlsConnection::encrypt_batch() {
   std::size_t room = encrypt_chunk;
   Result<> result;
   while (result && room > 0 && !batch_.empty()) {
-    ByteSpan part = ByteSpan(batch_.front()).subspan(batch_at_);
+    ByteSpan part = ByteSpan(*batch_.front()).subspan(batch_at_);
     if (part.size() <= small_frame && batch_.size() > 1 && batch_at_ == 0) {
       small_.clear();
-      for (; !batch_.empty() && batch_.front().size() <= small_frame && small_.size() + batch_.front().size() <= record_bytes;
+      for (; !batch_.empty() && batch_.front()->size() <= small_frame && small_.size() + batch_.front()->size() <= record_bytes;
            batch_.pop_front()) {
-        small_.insert(small_.end(), batch_.front().begin(), batch_.front().end());
+        small_.insert(small_.end(), batch_.front()->begin(), batch_.front()->end());
       }
       result = session_->write(small_);
       room -= std::min(room, small_.size());
@@ -137,7 +137,7 @@ bool TlsConnection::encrypt_batch() {
     result = session_->write(part);
     room -= part.size();
     batch_at_ += part.size();
-    if (batch_at_ < batch_.front().size()) continue;
+    if (batch_at_ < batch_.front()->size()) continue;
     batch_.pop_front();
     batch_at_ = 0;
   }
@@ -149,7 +149,7 @@ bool TlsConnection::take_frames() {
   const std::lock_guard lock(queue_mutex_);
   std::size_t taken = 0;
   while (!queue_.empty() && taken < encrypt_chunk) {
-    taken += queue_.front().size();
+    taken += queue_.front()->size();
     batch_.push_back(std::move(queue_.front()));
     queue_.pop_front();
   }
@@ -310,7 +310,7 @@ void TlsConnection::on_ping(const wire::FrameView& frame) {
   if (frame.body.size() > max_ping_body) {
     return finish({ErrorKind::invalid_input, std::format("protocol violation by {}: a ping of {} bytes", endpoint_, frame.body.size())});
   }
-  send(wire::make_frame(wire::FrameType::pong, frame.header.request, frame.body));
+  send(std::make_shared<const Bytes>(wire::make_frame(wire::FrameType::pong, frame.header.request, frame.body)));
 }
 
 void TlsConnection::on_pong(const wire::FrameView& frame) {
@@ -363,7 +363,7 @@ void TlsConnection::ping(Clock::time_point now) {
   ping_stamp_ = static_cast<std::uint64_t>(now.time_since_epoch().count());
   Bytes body;
   ByteWriter(body).put(ping_stamp_);
-  send(wire::make_frame(wire::FrameType::ping, 0, body));
+  send(std::make_shared<const Bytes>(wire::make_frame(wire::FrameType::ping, 0, body)));
 }
 
 // ---- closing ---------------------------------------------------------------------------------------------------------
@@ -480,29 +480,5 @@ LinkStats TlsConnection::stats() const {
           .rtt = us(rtt_ns_),
           .rtt_min = us(rtt_min_ns_)};
 }
-
-// ---- the handle ------------------------------------------------------------------------------------------------------
-
-namespace {
-
-class TlsLink final : public Link {
- public:
-  explicit TlsLink(std::shared_ptr<TlsConnection> connection) : connection_(std::move(connection)) {}
-  ~TlsLink() override { connection_->abandon(); }
-  void start(Handlers handlers) override { connection_->start(std::move(handlers)); }
-  void send(Bytes frame) override { connection_->send(std::move(frame)); }
-  void close(Error reason) override { connection_->close(std::move(reason)); }
-  [[nodiscard]] bool sending() const override { return connection_->sending(); }
-  [[nodiscard]] LinkStats stats() const override { return connection_->stats(); }
-  [[nodiscard]] const PeerKey& peer() const override { return connection_->peer(); }
-  [[nodiscard]] std::string endpoint() const override { return connection_->endpoint(); }
-
- private:
-  std::shared_ptr<TlsConnection> connection_;
-};
-
-}  // namespace
-
-LinkPtr TlsConnection::wrap(std::shared_ptr<TlsConnection> connection) { return std::make_shared<TlsLink>(std::move(connection)); }
 
 }  // namespace linkcpp::net

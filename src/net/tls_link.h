@@ -12,6 +12,7 @@
 #include <optional>
 #include <string>
 
+#include "net/connection.h"
 #include "net/frame_buffer.h"
 #include "net/link.h"
 #include "net/socket.h"
@@ -23,7 +24,7 @@ namespace linkcpp::net {
 /// Threads: send() encrypts and writes on the calling thread, as far as the kernel takes the bytes, so that a frame leaves at once whoever
 /// drives the io_context. All else (reading, handlers, timers, waiting for the kernel) runs on the socket's strand. Lock order: tls_,
 /// queue_.
-class TlsConnection : public std::enable_shared_from_this<TlsConnection> {
+class TlsConnection final : public Connection, public std::enable_shared_from_this<TlsConnection> {
  public:
   /// What a finished handshake leaves behind. `received` may already hold frames that followed the peer's proof.
   struct Parts {
@@ -34,21 +35,15 @@ class TlsConnection : public std::enable_shared_from_this<TlsConnection> {
   };
   TlsConnection(Parts parts, LinkKnobs knobs);
 
-  void start(Link::Handlers handlers);
-  void send(Bytes frame);
-  void close(Error reason);
-  /// Closes without on_close: nobody is left who could be told.
-  void abandon();
-  [[nodiscard]] bool sending() const;
-  [[nodiscard]] LinkStats stats() const;
-  [[nodiscard]] const PeerKey& peer() const { return peer_; }
-  [[nodiscard]] const std::string& endpoint() const { return endpoint_; }
-
-  /// Called on the strand when the connection has ended, after on_close. Set on the strand, before the link is handed out.
-  void when_finished(std::function<void()> hook) { finished_hook_ = std::move(hook); }
-
-  /// A link around a connection; the last copy to go closes it.
-  static LinkPtr wrap(std::shared_ptr<TlsConnection> connection);
+  void start(Link::Handlers handlers) override;
+  void send(SharedFrame frame) override;
+  void close(Error reason) override;
+  void abandon() override;
+  [[nodiscard]] bool sending() const override;
+  [[nodiscard]] LinkStats stats() const override;
+  [[nodiscard]] const PeerKey& peer() const override { return peer_; }
+  [[nodiscard]] const std::string& endpoint() const override { return endpoint_; }
+  void when_finished(std::function<void()> hook) override { finished_hook_ = std::move(hook); }
 
  private:
   using Clock = std::chrono::steady_clock;
@@ -87,7 +82,7 @@ class TlsConnection : public std::enable_shared_from_this<TlsConnection> {
   const std::string endpoint_;
 
   mutable std::mutex queue_mutex_;
-  std::deque<Bytes> queue_;
+  std::deque<SharedFrame> queue_;
   std::size_t queued_bytes_ = 0;  ///< not yet encrypted
   bool pumping_ = false;          ///< somebody encrypts and writes, or waits until the kernel takes more
   bool closing_ = false;          ///< nothing more is accepted
@@ -95,11 +90,11 @@ class TlsConnection : public std::enable_shared_from_this<TlsConnection> {
 
   std::mutex tls_mutex_;
   std::unique_ptr<TlsSession> session_;
-  bool open_ = true;          ///< the socket may be written
-  std::deque<Bytes> batch_;   ///< frames being encrypted
-  std::size_t batch_at_ = 0;  ///< bytes of the first that are done
-  Bytes small_;               ///< small frames joined into one record
-  std::size_t written_ = 0;   ///< bytes of the session's output that the kernel has
+  bool open_ = true;               ///< the socket may be written
+  std::deque<SharedFrame> batch_;  ///< frames being encrypted
+  std::size_t batch_at_ = 0;       ///< bytes of the first that are done
+  Bytes small_;                    ///< small frames joined into one record
+  std::size_t written_ = 0;        ///< bytes of the session's output that the kernel has
   std::optional<Error> send_error_;
 
   // Strand only.
