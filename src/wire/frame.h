@@ -9,7 +9,7 @@
 namespace linkcpp::wire {
 
 inline constexpr std::uint32_t frame_magic = 0x31434B4C;  // "LKC1" in memory order
-inline constexpr std::uint8_t protocol_version = 1;
+inline constexpr std::uint8_t protocol_version = 2;
 inline constexpr std::size_t frame_header_bytes = 20;
 /// No frame is longer; a larger announced length closes the link before anything is allocated.
 inline constexpr std::uint32_t max_frame_body = 64u << 20;
@@ -31,10 +31,20 @@ enum class FrameType : std::uint8_t {
   offer = 12,   ///< worker to backbone: room for slices (wire/provision.h)
   assign = 13,  ///< backbone to worker: which slices to hold and where to get them
   holds = 14,   ///< worker to backbone: the experts that it can compute from now on
+  // Of the session (wire/session.h), never numbered:
+  attach = 15,    ///< dialling side: this connection carries that session; what was received
+  attached = 16,  ///< the answer: what was received here
+  ack = 17,       ///< what was received
+  end = 18,       ///< the session ends, or there is none, with the reason
 };
 
-/// Layout: magic u32, version u8, type u8, flags u16, body length u32, request id u64. No flag is defined: they are sent as 0 and
-/// not looked at.
+/// The flags of a numbered frame: a serial number, and whether it may be delivered before frames that were sent earlier.
+inline constexpr std::uint16_t sequence_mask = 0x7FFF;
+inline constexpr std::uint16_t may_overtake = 0x8000;
+inline constexpr std::size_t flags_offset = 6;
+
+/// Layout: magic u32, version u8, type u8, flags u16, body length u32, request id u64. Frames are made with flags 0; a session
+/// (net/session_core.h) numbers them there.
 struct FrameHeader {
   std::uint8_t version = protocol_version;
   FrameType type = FrameType::ping;

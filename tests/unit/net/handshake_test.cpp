@@ -244,7 +244,7 @@ TEST_F(HandshakeTest, AnotherProtocolVersionIsNamed) {
   peer.send(frame);
   const Error error = refusal();
   EXPECT_EQ(error.kind, ErrorKind::incompatible);
-  EXPECT_THAT(error.message, AllOf(HasSubstr("version 9"), HasSubstr("version 1")));
+  EXPECT_THAT(error.message, AllOf(HasSubstr("version 9"), HasSubstr("version 2")));
   const auto answer = peer.receive();
   ASSERT_TRUE(answer);
   EXPECT_EQ(wire::decode_refuse(answer->body)->kind, ErrorKind::incompatible);

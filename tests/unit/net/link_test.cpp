@@ -219,7 +219,7 @@ TEST_F(RawWorker, GarbageAndForeignVersionsClose) {
   peer_->send(frame);
   const Error error = close_reason();
   EXPECT_EQ(error.kind, ErrorKind::incompatible);
-  EXPECT_THAT(error.message, AllOf(HasSubstr("version 3"), HasSubstr("version 1")));
+  EXPECT_THAT(error.message, AllOf(HasSubstr("version 3"), HasSubstr("version 2")));
   host_.reset();
   join();
   peer_->send(pattern(64, 9));
