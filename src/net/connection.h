@@ -22,6 +22,7 @@ class Connection {
   [[nodiscard]] virtual LinkStats stats() const = 0;
   [[nodiscard]] virtual const PeerKey& peer() const = 0;
   [[nodiscard]] virtual const std::string& endpoint() const = 0;
+  [[nodiscard]] virtual std::string kind() const { return "tcp"; }
   /// Called on the connection's strand when it has ended, after on_close. Set on the strand, before the link is handed out.
   virtual void when_finished(std::function<void()> hook) = 0;
 };

@@ -7,6 +7,7 @@
 #include <memory>
 #include <string>
 #include <utility>
+#include <vector>
 
 #include "base/bytes.h"
 #include "base/error.h"
@@ -23,6 +24,16 @@ struct LinkStats {
   std::uint64_t frames_received = 0;
   std::chrono::microseconds rtt{0};  ///< smoothed round trip of keep-warm pings; 0 before the first
   std::chrono::microseconds rtt_min{0};
+  std::chrono::steady_clock::time_point heard{};  ///< when bytes last came; the clock's origin: not known, never silent
+};
+
+/// One connection that carries a link. A link over a plain connection has none to show.
+struct PathStats {
+  std::string kind, endpoint;
+  std::chrono::microseconds rtt{0};
+  std::uint64_t bytes_sent = 0, bytes_received = 0;
+  bool preferred = false;                         ///< it is the one that is sent on
+  std::chrono::steady_clock::time_point since{};  ///< when it was made
 };
 
 /// A whole encoded frame. Shared, since whoever may have to send it again keeps it too.
@@ -40,12 +51,14 @@ class Link {
   struct Handlers {
     std::function<void(const wire::FrameView&)> on_frame;
     std::function<void(const Error&)> on_close;
+    /// Of sessions (net/session_link.h) alone: no connection is left, and what is sent is kept; a connection is there again.
+    std::function<void()> on_suspended{}, on_resumed{};
   };
   virtual ~Link() = default;
   /// Begins receiving. Called once; frames that came before are delivered then, never from inside this call.
   virtual void start(Handlers handlers) = 0;
   /// Sends or queues one whole encoded frame. Never waits for the peer; after close it does nothing.
-  void send(Bytes frame) { send(std::make_shared<const Bytes>(std::move(frame))); }
+  virtual void send(Bytes frame) { send(std::make_shared<const Bytes>(std::move(frame))); }
   virtual void send(SharedFrame frame) = 0;
   /// Flushes what was queued, bounded by a short deadline, then closes and calls on_close with `reason`. Received frames that were not
   /// delivered yet are dropped.
@@ -56,6 +69,9 @@ class Link {
   [[nodiscard]] virtual const PeerKey& peer() const = 0;
   /// Human-readable far end, for example "203.0.113.7:41234".
   [[nodiscard]] virtual std::string endpoint() const = 0;
+  /// The transport: "tcp", "memory", …
+  [[nodiscard]] virtual std::string kind() const = 0;
+  [[nodiscard]] virtual std::vector<PathStats> paths() const { return {}; }
 };
 
 using LinkPtr = std::shared_ptr<Link>;

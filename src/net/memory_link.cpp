@@ -64,10 +64,11 @@ class End final : public Connection, public std::enable_shared_from_this<End> {
   [[nodiscard]] bool sending() const override { return false; }
   [[nodiscard]] LinkStats stats() const override {
     const auto rtt = std::chrono::duration_cast<std::chrono::microseconds>(round_trip_);
-    return {bytes_sent_, bytes_received_, frames_sent_, frames_received_, rtt, rtt};
+    return {bytes_sent_, bytes_received_, frames_sent_, frames_received_, rtt, rtt, {}};
   }
   [[nodiscard]] const PeerKey& peer() const override { return peer_; }
   [[nodiscard]] const std::string& endpoint() const override { return endpoint_; }
+  [[nodiscard]] std::string kind() const override { return "memory"; }
   void when_finished(std::function<void()> hook) override { finished_hook_ = std::move(hook); }
 
  private:

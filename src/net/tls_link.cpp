@@ -52,7 +52,8 @@ TlsConnection::TlsConnection(Parts parts, LinkKnobs knobs)
       warm_timer_(socket_.get_executor()),
       close_timer_(socket_.get_executor()),
       heard_(Clock::now()),
-      sent_(Clock::now().time_since_epoch().count()) {
+      sent_(Clock::now().time_since_epoch().count()),
+      last_heard_(heard_) {
   error_code ignored;
   socket_.native_non_blocking(true, ignored);
 }
@@ -241,6 +242,7 @@ void TlsConnection::on_read(const error_code& error, std::size_t n) {
   }
   if (leaving_) return read();  // discarded
   heard_ = Clock::now();
+  last_heard_.store(heard_, std::memory_order_relaxed);
   if (!decrypt(n)) return;
   pump_if_output();
   deliver();
@@ -478,7 +480,8 @@ LinkStats TlsConnection::stats() const {
           .frames_sent = frames_sent_.load(std::memory_order_relaxed),
           .frames_received = frames_received_.load(std::memory_order_relaxed),
           .rtt = us(rtt_ns_),
-          .rtt_min = us(rtt_min_ns_)};
+          .rtt_min = us(rtt_min_ns_),
+          .heard = last_heard_.load(std::memory_order_relaxed)};
 }
 
 }  // namespace linkcpp::net

@@ -114,6 +114,7 @@ class TlsConnection final : public Connection, public std::enable_shared_from_th
   std::atomic<std::uint64_t> bytes_sent_{0}, frames_sent_{0}, bytes_received_{0}, frames_received_{0};
   std::atomic<std::int64_t> rtt_ns_{0}, rtt_min_ns_{0};
   std::atomic<Clock::rep> sent_;  ///< when something was last sent
+  std::atomic<Clock::time_point> last_heard_;  ///< heard_, for stats()
 };
 
 }  // namespace linkcpp::net

@@ -1,0 +1,52 @@
+// Making sessions: what listens and what dials. Like Listener and Dialer (net/transport.h), whose promises about threads and lifetime hold
+// here too, but OnLink is called once for a session, however many connections carry it in turn.
+#pragma once
+
+#include <boost/asio/io_context.hpp>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "base/error.h"
+#include "net/link.h"
+#include "net/session_link.h"
+#include "net/transport.h"
+
+namespace linkcpp::net {
+
+/// Accepts sessions on several addresses. Destroying it stops accepting; sessions live on, as long as their connections do.
+class SessionListener {
+ public:
+  virtual ~SessionListener() = default;
+  /// The bound addresses, "host:port" with the real port, in the order in which they were given.
+  [[nodiscard]] virtual const std::vector<std::string>& addresses() const = 0;
+  /// Takes in an authenticated connection, not started, that was made by other means: its attach says which session it carries.
+  virtual void admit(LinkPtr connection) = 0;
+  /// Sessions that are not over.
+  [[nodiscard]] virtual std::size_t sessions() const = 0;
+
+  /// Fails if one of the addresses cannot be listened on. No address is allowed: connections then come by admit() alone.
+  static Result<std::unique_ptr<SessionListener>> open(boost::asio::io_context& context, const std::vector<std::string>& addresses,
+                                                       const Credentials& credentials, const LinkKnobs& link, SessionKnobs knobs,
+                                                       Listener::OnLink on_link, Listener::OnRefused on_refused);
+};
+
+/// Dials a peer and keeps a session with it: at once again when a connection is lost, with the Dialer's backoff when that fails. A session
+/// that ended is followed by a new one. Destroying it stops dialling; a session lives on as long as its connections do.
+class SessionDialer {
+ public:
+  virtual ~SessionDialer() = default;
+  /// A further path for the present session, or the first of a new one: a connection, not started, whose far end listens.
+  virtual void add(LinkPtr connection) = 0;
+
+  /// `addresses` in order of preference. With knobs.dialled_paths = 1 the first that answers is taken, as by a Dialer; with n, the first
+  /// n - 1 are each dialled for themselves, and one connection goes to the first of the others that answers.
+  static std::unique_ptr<SessionDialer> start(boost::asio::io_context& context, const std::vector<std::string>& addresses,
+                                              const Credentials& credentials, const LinkKnobs& link, SessionKnobs knobs,
+                                              Dialer::OnLink on_link, Dialer::OnFailure on_failure);
+};
+
+/// With path silence counted from the pause between pings on such links.
+SessionKnobs fitting(SessionKnobs knobs, const LinkKnobs& link);
+
+}  // namespace linkcpp::net
