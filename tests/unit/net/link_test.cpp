@@ -13,9 +13,6 @@ namespace {
 using testing::AllOf;
 using testing::HasSubstr;
 
-/// Equality without printing megabytes on failure.
-bool same(const Bytes& a, const Bytes& b) { return a == b; }
-
 TEST(LinkTest, CarriesFramesOfAllSizesInOrder) {
   Linked linked;
   const std::vector<std::size_t> sizes = {0, 1, 100, 2028, 2029, 16384, 16385, 32768, 98'304, 131'072, 300'000, 5, 0, 1'048'576, 7};
