@@ -683,19 +683,8 @@ void QuicConnection::prove() {
   if (!ready) return;
   state_ = State::proving;
   const auto checked = check_proofs();
+  if (!checked) return refuse(checked.error());
   const std::lock_guard lock(mutex_);
-  if (!checked) {
-    if (role() == Role::backbone) {  // told the rule, not what this side knows of it
-      Bytes frame = wire::begin_frame(wire::FrameType::refuse, 0);
-      wire::encode(
-          wire::Refuse{checked.error().kind, checked.error().kind == ErrorKind::unauthorized ? wrong_token : checked.error().message},
-          frame);
-      wire::finish_frame(frame);
-      outgoing_.push(std::make_shared<const Bytes>(std::move(frame)));
-      pump();
-    }
-    return fail_with(checked.error());
-  }
   if (!*checked) return;
   if (!proof_sent_) {
     if (auto sent = send_proof(); !sent) return fail_with(sent.error());
