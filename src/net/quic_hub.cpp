@@ -8,8 +8,10 @@
 #include <algorithm>
 #include <boost/asio/dispatch.hpp>
 #include <boost/asio/post.hpp>
+#include <cstring>
 #include <utility>
 
+#include "net/punch.h"
 #include "net/tls_identity.h"
 
 namespace linkcpp::net {
@@ -77,7 +79,8 @@ void QuicHub::stop_accepting() {
 
 void QuicHub::retire() {
   stop_accepting();
-  on_other_ = {};
+  probes_.clear();
+  stun_.clear();
   retired_ = true;
   if (connections_.empty()) socket_->cancel();
 }
@@ -165,10 +168,7 @@ void QuicHub::route(const UdpSocket::Datagram& datagram) {
   if (datagram.bytes.empty()) return;
   const auto* data = reinterpret_cast<const std::uint8_t*>(datagram.bytes.data());
   // QUIC sets the second bit of each packet (RFC 9000, 17); STUN and our probes do not (RFC 9443).
-  if ((data[0] & 0x40U) == 0) {
-    if (on_other_) on_other_(datagram.from, datagram.bytes);
-    return;
-  }
+  if ((data[0] & 0x40U) == 0) return other(datagram);
   ngtcp2_version_cid header{};
   const int rc = ngtcp2_pkt_decode_version_cid(&header, data, datagram.bytes.size(), id_bytes);
   if (rc == NGTCP2_ERR_VERSION_NEGOTIATION) {
@@ -179,6 +179,27 @@ void QuicHub::route(const UdpSocket::Datagram& datagram) {
   if (const auto connection = find(header.dcid, header.dcidlen)) return connection->receive(datagram.from, datagram.bytes);
   if ((data[0] & 0x80U) == 0) return unknown(header, datagram);
   if (on_connection_) admit(datagram);
+}
+
+void QuicHub::other(const UdpSocket::Datagram& datagram) {
+  if (const auto name = probe_key_name(datagram.bytes)) {
+    if (const auto found = probes_.find(*name); found != probes_.end()) {
+      const auto handler = found->second;  // it may forget itself
+      handler(datagram.from, datagram.bytes);
+    }
+    return;
+  }
+  if (!is_stun(datagram.bytes)) return;
+  if (const auto question = parse_stun_request(datagram.bytes)) {
+    if (may_answer_stranger()) send_other(datagram.from, make_stun_answer(*question, datagram.from));
+    return;
+  }
+  StunId id{};
+  std::memcpy(id.data(), datagram.bytes.data() + 8, id.size());
+  if (const auto found = stun_.find(id); found != stun_.end()) {
+    const auto handler = found->second;
+    handler(datagram.bytes);
+  }
 }
 
 /// A packet of no connection that we know. If it comes from where a peer is, it may be that peer's word that it forgot us (RFC 9000, 10.3),

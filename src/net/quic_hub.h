@@ -6,6 +6,7 @@
 #include <array>
 #include <boost/asio/io_context.hpp>
 #include <functional>
+#include <map>
 #include <memory>
 #include <mutex>
 #include <string>
@@ -15,6 +16,7 @@
 #include "net/connection.h"
 #include "net/quic_connection.h"
 #include "net/quic_tls.h"
+#include "net/stun.h"
 #include "net/transport.h"
 #include "net/udp_socket.h"
 
@@ -33,13 +35,18 @@ class QuicHub : public std::enable_shared_from_this<QuicHub> {
   static constexpr std::size_t id_bytes = 16;
   using OnConnection = std::function<void(std::shared_ptr<Connection>)>;
   using OnRefused = std::function<void(const std::string& endpoint, const Error&)>;
-  using OnOther = std::function<void(const Udp::endpoint& from, ByteSpan bytes)>;
+  using OnProbe = std::function<void(const Udp::endpoint& from, ByteSpan datagram)>;
+  using OnStun = std::function<void(ByteSpan datagram)>;
 
   QuicHub(Strand strand, std::shared_ptr<UdpSocket> socket, std::shared_ptr<QuicTls> tls, Credentials credentials, LinkKnobs knobs);
 
   void start();
   void accept(OnConnection on_connection, OnRefused on_refused);
-  void when_other(OnOther on_other) { on_other_ = std::move(on_other); }
+  /// Whom probes under a key (net/punch.h) are for, and answers to a STUN question. STUN questions are answered here.
+  void expect_probes(std::uint64_t key_name, OnProbe on_probe) { probes_[key_name] = std::move(on_probe); }
+  void forget_probes(std::uint64_t key_name) { probes_.erase(key_name); }
+  void expect_stun(const StunId& id, OnStun on_stun) { stun_[id] = std::move(on_stun); }
+  void forget_stun(const StunId& id) { stun_.erase(id); }
   std::shared_ptr<QuicConnection> dial(const Udp::endpoint& to, const std::string& address, QuicConnection::OnReady on_ready);
   void stop_accepting();
   /// No handle is left.
@@ -60,6 +67,7 @@ class QuicHub : public std::enable_shared_from_this<QuicHub> {
  private:
   void read();
   void route(const UdpSocket::Datagram& datagram);
+  void other(const UdpSocket::Datagram& datagram);
   void unknown(const ngtcp2_version_cid& header, const UdpSocket::Datagram& datagram);
   void admit(const UdpSocket::Datagram& datagram);
   std::shared_ptr<QuicConnection> find(const std::uint8_t* id, std::size_t n);
@@ -79,7 +87,8 @@ class QuicHub : public std::enable_shared_from_this<QuicHub> {
   std::array<std::uint8_t, 32> secret_{};  ///< of tokens and resets; the same after a restart
   OnConnection on_connection_;
   OnRefused on_refused_;
-  OnOther on_other_;
+  std::map<std::uint64_t, OnProbe> probes_;
+  std::map<StunId, OnStun> stun_;
   std::unordered_set<std::shared_ptr<QuicConnection>> connections_;
   std::unordered_set<QuicConnection*> accepted_;  ///< of these, not dialled
   bool retired_ = false;
