@@ -308,13 +308,12 @@ void QuicHub::send_versions(const ngtcp2_version_cid& header, const Udp::endpoin
 
 // ---- the handle ------------------------------------------------------------------------------------------------------
 
-Result<std::shared_ptr<QuicEndpoint>> QuicEndpoint::open(asio::io_context& context, const Udp::endpoint& where,
-                                                         const Credentials& credentials, const LinkKnobs& knobs) {
+Result<std::shared_ptr<QuicEndpoint>> QuicEndpoint::open(Strand strand, const Udp::endpoint& where, const Credentials& credentials,
+                                                         const LinkKnobs& knobs) {
   static const int initialized = ngtcp2_crypto_ossl_init();
   if (initialized != 0) return fail(ErrorKind::internal, "the QUIC library cannot use OpenSSL; are their versions the packaged ones?");
   auto tls = QuicTls::create(credentials);
   if (!tls) return pass(tls);
-  const Strand strand = asio::make_strand(context);
   auto socket = UdpSocket::bind(strand, where);
   if (!socket) return pass(socket);
   auto hub = std::make_shared<QuicHub>(strand, std::move(*socket), std::move(*tls), credentials, knobs);

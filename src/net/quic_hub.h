@@ -102,8 +102,8 @@ class QuicHub : public std::enable_shared_from_this<QuicHub> {
 /// The handle of a hub. Links that it made live on without it. Threading: any thread; callbacks as of Listener and Dialer.
 class QuicEndpoint {
  public:
-  static Result<std::shared_ptr<QuicEndpoint>> open(boost::asio::io_context& context, const Udp::endpoint& where,
-                                                    const Credentials& credentials, const LinkKnobs& knobs);
+  static Result<std::shared_ptr<QuicEndpoint>> open(Strand strand, const Udp::endpoint& where, const Credentials& credentials,
+                                                    const LinkKnobs& knobs);
   ~QuicEndpoint();
   QuicEndpoint(const QuicEndpoint&) = delete;
   QuicEndpoint& operator=(const QuicEndpoint&) = delete;

@@ -23,7 +23,8 @@ struct QuicNode {
   Mailbox<Error> failures;
 
   QuicNode(boost::asio::io_context& context, const Credentials& credentials, const LinkKnobs& knobs) {
-    auto opened = QuicEndpoint::open(context, {boost::asio::ip::make_address("127.0.0.1"), 0}, credentials, knobs);
+    auto opened =
+        QuicEndpoint::open(boost::asio::make_strand(context), {boost::asio::ip::make_address("127.0.0.1"), 0}, credentials, knobs);
     if (!opened) throw std::runtime_error(opened.error().message);
     endpoint = std::move(*opened);
   }
