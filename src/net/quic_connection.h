@@ -13,6 +13,7 @@
 #include <mutex>
 #include <optional>
 #include <string>
+#include <string_view>
 #include <utility>
 #include <vector>
 
@@ -83,6 +84,7 @@ class QuicConnection final : public Connection, public QuicTlsUser, public std::
   [[nodiscard]] LinkStats stats() const override;
   [[nodiscard]] const PeerKey& peer() const override { return peer_; }
   [[nodiscard]] const std::string& endpoint() const override { return endpoint_; }
+  [[nodiscard]] std::string_view kind() const override { return "quic"; }
   void when_finished(std::function<void()> hook) override { finished_hook_ = std::move(hook); }
 
   // ---- QuicTlsUser
