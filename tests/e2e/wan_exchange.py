@@ -64,7 +64,7 @@ def one_lab(runs):
 def runs_of(transport, cell):
     rtt, (out, back), (loss, burst), pause = cell
     options = {"out": out, "back": back, "count": COUNTS[pause], "pause_ms": pause, "rtt_ms": rtt, "limit_s": LIMIT_S, "warm_up": 5}
-    return [{"transport": {"name": transport.name, "listen": transport.listen, "dial": transport.dial}, "rtt": rtt, "loss": loss, "burst": burst, "pause": pause,
+    return [{"transport": {"name": transport.name, "listen": transport.listen, "dial": transport.dial, "options": transport.options}, "rtt": rtt, "loss": loss, "burst": burst, "pause": pause,
              "options": options} for _ in range(RUNS)]
 
 
