@@ -1,3 +1,5 @@
+#include <sys/socket.h>
+
 #include <algorithm>
 #include <boost/asio/co_spawn.hpp>
 #include <boost/asio/detached.hpp>
@@ -7,13 +9,16 @@
 #include <list>
 #include <utility>
 
+#include "net/attempt.h"
 #include "net/callback_gate.h"
 #include "net/connection.h"
 #include "net/coroutine.h"
 #include "net/endpoint.h"
 #include "net/handshake.h"
-#include "net/socket.h"
+#include "net/pipe_io.h"
+#include "net/tcp_pipe.h"
 #include "net/transport.h"
+#include "net/websocket_upgrade.h"
 
 namespace linkcpp::net {
 namespace {
@@ -55,21 +60,22 @@ class Acceptance : public std::enable_shared_from_this<Acceptance> {
       error_code ignored;
       self->acceptor_.close(ignored);
       self->wake_.cancel();
-      for (const Attempt& attempt : self->attempts_) abort(attempt, {ErrorKind::unavailable, "this node stopped listening"});
+      for (const Guest& guest : self->guests_) abort(guest, {ErrorKind::unavailable, "this node stopped listening"});
     });
   }
 
  private:
-  struct Attempt {
-    std::shared_ptr<Handshake> handshake;
+  /// Somebody who has connected, and not yet shown who it is.
+  struct Guest {
+    std::shared_ptr<Attempt> attempt;
     Clock::time_point begun;
     bool evicted = false;  ///< told to end; its coroutine gives the place back
   };
-  using Place = std::list<Attempt>::iterator;
+  using Place = std::list<Guest>::iterator;
 
-  static void abort(const Attempt& attempt, Error reason) {
-    asio::post(attempt.handshake->socket().get_executor(),
-               [handshake = attempt.handshake, reason = std::move(reason)]() mutable { handshake->abort(std::move(reason)); });
+  static void abort(const Guest& guest, Error reason) {
+    asio::post(guest.attempt->strand(),
+               [attempt = guest.attempt, reason = std::move(reason)]() mutable { attempt->abort(std::move(reason)); });
   }
 
   asio::awaitable<void> accept_all() {
@@ -92,8 +98,8 @@ class Acceptance : public std::enable_shared_from_this<Acceptance> {
 
   asio::awaitable<void> wait_for_place() {
     const auto patience = std::min(handshake_patience, knobs_.handshake_deadline);
-    while (!stopped_ && attempts_.size() >= knobs_.max_handshakes) {
-      Attempt& oldest = attempts_.front();
+    while (!stopped_ && guests_.size() >= knobs_.max_handshakes) {
+      Guest& oldest = guests_.front();
       if (!oldest.evicted && Clock::now() >= oldest.begun + patience) {
         oldest.evicted = true;
         abort(oldest, {ErrorKind::unavailable,
@@ -108,27 +114,47 @@ class Acceptance : public std::enable_shared_from_this<Acceptance> {
     error_code error;
     const auto endpoint = socket.remote_endpoint(error);
     if (error) return;  // gone already
-    auto handshake = std::make_shared<Handshake>(std::move(socket), tls_, credentials_, knobs_);
-    handshake->set_endpoint(to_text(endpoint));
-    const Place place = attempts_.insert(attempts_.end(), Attempt{handshake, Clock::now()});
+    auto attempt = std::make_shared<Attempt>(socket.get_executor(), knobs_.handshake_deadline);
+    attempt->set_pipe(std::make_unique<TcpPipe>(std::move(socket), to_text(endpoint)));
+    const Place place = guests_.insert(guests_.end(), Guest{attempt, Clock::now()});
     const auto self = shared_from_this();
-    asio::co_spawn(
-        handshake->socket().get_executor(), [self, handshake, place] { return self->shake_hands(handshake, place); }, asio::detached);
+    asio::co_spawn(attempt->strand(), [self, attempt, place] { return self->receive(attempt, place); }, asio::detached);
   }
 
-  asio::awaitable<void> shake_hands(std::shared_ptr<Handshake> handshake, Place place) {
-    const std::string endpoint = handshake->endpoint();
-    handshake->start_deadline();
-    auto connection = co_await handshake->run(TlsSide::server);
+  asio::awaitable<void> receive(std::shared_ptr<Attempt> attempt, Place place) {
+    const std::string endpoint = attempt->pipe().endpoint();
+    attempt->start_deadline();
+    auto connection = co_await shake_hands(attempt);
+    attempt->end_deadline();
+    attempt->close();
     if (connection) {
       gate_.run([&] { on_link_(make_link(std::move(*connection))); });
     } else {
       refused(endpoint, connection.error());
     }
     asio::post(acceptor_.get_executor(), [self = shared_from_this(), place] {
-      self->attempts_.erase(place);
+      self->guests_.erase(place);
       self->wake_.cancel();
     });
+  }
+
+  asio::awaitable<Result<std::shared_ptr<Connection>>> shake_hands(std::shared_ptr<Attempt> attempt) {
+    attempt->enter("the TLS handshake");
+    const auto first = co_await peek(static_cast<TcpPipe&>(attempt->pipe()));
+    if (attempt->aborted()) co_return std::unexpected(*attempt->aborted());
+    if (first && begins_http(*first)) {
+      if (auto accepted = co_await accept_websocket(*attempt); !accepted) co_return pass(accepted);
+    }
+    Handshake handshake(attempt, tls_, credentials_, knobs_);
+    co_return co_await handshake.run(TlsSide::server);
+  }
+
+  /// The first byte that the peer sent, left where it is. None if the connection ended: reading says how.
+  static asio::awaitable<std::optional<std::byte>> peek(TcpPipe& pipe) {
+    co_await pipe.socket().async_wait(Socket::wait_read, as_values);
+    std::byte first{};
+    if (::recv(pipe.socket().native_handle(), &first, 1, MSG_PEEK | MSG_DONTWAIT) != 1) co_return std::nullopt;
+    co_return first;
   }
 
   void refused(const std::string& endpoint, const Error& error) {
@@ -146,7 +172,7 @@ class Acceptance : public std::enable_shared_from_this<Acceptance> {
   Listener::OnLink on_link_;
   Listener::OnRefused on_refused_;
   CallbackGate gate_;
-  std::list<Attempt> attempts_;
+  std::list<Guest> guests_;
   bool stopped_ = false;
 };
 

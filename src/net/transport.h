@@ -25,11 +25,14 @@ struct LinkKnobs {
   std::chrono::milliseconds handshake_deadline{10'000};  ///< TCP connect to authenticated link
   std::chrono::milliseconds keep_warm{100};              ///< ping when nothing was sent for this long
   std::chrono::milliseconds silence_limit{5'000};        ///< nothing heard for this long while pinging: the peer is gone
+  std::chrono::milliseconds silence_floor{1'000};        ///< ... and already after this and three round trips, once they are known
   std::chrono::milliseconds backoff_min{100};            ///< first pause before dialling again; doubles, with jitter
   std::chrono::milliseconds backoff_max{5'000};
   std::size_t max_handshakes = 64;            ///< unauthenticated connections at once; the slowest must go when more wait
   std::size_t max_queued_bytes = 512u << 20;  ///< queued to send on one link before it is closed as stuck
   std::string congestion_control = "cubic";   ///< best effort, where the kernel permits it
+  bool websocket_mask = true;                 ///< as the RFC demands; false: a key of zeros, which peers must take as well (for measuring)
+  std::string web_ca_file = {};               ///< PEM file of the authorities that wss:// trusts instead of the system's
 };
 
 /// What each side proves. The backbone side accepts any key that proves the secret; the worker side accepts only `expected_peer`.
