@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <utility>
 
+#include "net/handshake_words.h"
 #include "net/pipe_io.h"
 #include "net/tls_link.h"
 #include "wire/messages.h"
@@ -12,18 +13,8 @@ namespace {
 
 namespace asio = boost::asio;
 
-constexpr const char* wrong_token = "wrong or outdated join token; ask the backbone's operator for `linkcpp token`";
 /// How long a refused peer may take to read why.
 constexpr auto refusal_patience = std::chrono::seconds(1);
-constexpr std::size_t max_shown_reason = 400;
-
-/// A stranger's words go to terminals and logs.
-std::string printable(std::string text) {
-  text.resize(std::min(text.size(), max_shown_reason));
-  std::ranges::replace_if(text, [](unsigned char c) { return c < ' ' || c == 0x7F; }, '?');
-  return text;
-}
-
 }  // namespace
 
 Handshake::Handshake(std::shared_ptr<Attempt> attempt, std::shared_ptr<const TlsContext> tls,
@@ -89,15 +80,7 @@ asio::awaitable<Result<>> Handshake::check(Role peer_role) {
   auto frame = co_await read_frame();
   if (!frame) co_return pass(frame);
   if (frame->header.type == wire::FrameType::auth && check_proof(frame->body, *expected)) co_return Result<>();
-  if (frame->header.type == wire::FrameType::auth) {
-    co_return fail(ErrorKind::unauthorized, "node {} has a {}", short_name(session_->peer()), wrong_token);
-  }
-  if (frame->header.type == wire::FrameType::refuse && peer_role == Role::backbone) {  // the pinned backbone, so its words count
-    auto refusal = wire::decode_refuse(frame->body);
-    if (refusal) co_return fail(refusal->kind, "the backbone refused this node: {}", printable(std::move(refusal->reason)));
-  }
-  co_return fail(ErrorKind::unauthorized, "the peer sent a frame of type {} before it proved the join token",
-                 static_cast<int>(frame->header.type));
+  co_return std::unexpected(unproved(*frame, peer_role, session_->peer()));
 }
 
 /// Tells the peer why, and lets it read that: closing over unread data would reset the connection and destroy the message.

@@ -28,11 +28,16 @@ struct LinkKnobs {
   std::chrono::milliseconds silence_floor{1'000};        ///< ... and already after this and three round trips, once they are known
   std::chrono::milliseconds backoff_min{100};            ///< first pause before dialling again; doubles, with jitter
   std::chrono::milliseconds backoff_max{5'000};
-  std::size_t max_handshakes = 64;            ///< unauthenticated connections at once; the slowest must go when more wait
-  std::size_t max_queued_bytes = 512u << 20;  ///< queued to send on one link before it is closed as stuck
-  std::string congestion_control = "cubic";   ///< best effort, where the kernel permits it
-  bool websocket_mask = true;                 ///< as the RFC demands; false: a key of zeros, which peers must take as well (for measuring)
-  std::string web_ca_file = {};               ///< PEM file of the authorities that wss:// trusts instead of the system's
+  std::size_t max_handshakes = 64;                  ///< unauthenticated connections at once; the slowest must go when more wait
+  std::size_t max_queued_bytes = 512u << 20;        ///< queued to send on one link before it is closed as stuck
+  std::string congestion_control = "cubic";         ///< best effort, where the kernel permits it
+  std::string quic_congestion_control = "cubic";    ///< cubic, bbr or reno
+  std::chrono::milliseconds quic_initial_rtt{250};  ///< assumed before the first measurement: paces the repeats of lost handshakes
+  bool quic_echo = true;                            ///< sends small flights twice where datagrams get lost (net/flight_echo.h)
+  bool quic_resume = true;                          ///< as a client, sends with the first packet where a ticket allows it (0-RTT)
+  std::size_t quic_retry_above = 16;                ///< unauthenticated QUIC connections; from then on strangers prove their address first
+  bool websocket_mask = true;    ///< as the RFC demands; false: a key of zeros, which peers must take as well (for measuring)
+  std::string web_ca_file = {};  ///< PEM file of the authorities that wss:// trusts instead of the system's
 };
 
 /// What each side proves. The backbone side accepts any key that proves the secret; the worker side accepts only `expected_peer`.

@@ -8,7 +8,7 @@ import traceback
 
 import lib
 
-NAMES = ["identity", "accuracy", "bytes", "star", "overlap", "overhead", "planning", "rpc", "archs", "devices", "memory", "slicing", "provisioning"]
+NAMES = ["identity", "accuracy", "bytes", "star", "overlap", "overhead", "planning", "rpc", "archs", "devices", "memory", "slicing", "provisioning", "lab"]
 
 
 def main():

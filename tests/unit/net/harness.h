@@ -108,6 +108,9 @@ inline Bytes pattern(std::size_t n, std::uint32_t seed) {
   return bytes;
 }
 
+/// Equality without printing megabytes on failure.
+inline bool same(const Bytes& a, const Bytes& b) { return a == b; }
+
 inline Bytes frame_of(std::size_t n, std::uint32_t seed, wire::FrameType type = wire::FrameType::dispatch) {
   return wire::make_frame(type, seed, pattern(n, seed));
 }

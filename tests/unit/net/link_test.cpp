@@ -13,9 +13,6 @@ namespace {
 using testing::AllOf;
 using testing::HasSubstr;
 
-/// Equality without printing megabytes on failure.
-bool same(const Bytes& a, const Bytes& b) { return a == b; }
-
 class LinkTest : public OverTransports {};
 INSTANTIATE_TEST_SUITE_P(Over, LinkTest, testing::Values("", "ws://", "wss://"), transport_name);
 
