@@ -14,6 +14,7 @@
 #include "net/coroutine.h"
 #include "net/endpoint.h"
 #include "net/handshake.h"
+#include "net/quic_dial.h"
 #include "net/socket.h"
 #include "net/transport.h"
 
@@ -41,6 +42,7 @@ class Dialling : public std::enable_shared_from_this<Dialling> {
         knobs_(std::move(knobs)),
         on_link_(std::move(on_link)),
         on_failure_(std::move(on_failure)),
+        quic_(strand_, credentials_, knobs_),
         random_(std::random_device{}()) {
     knobs_.backoff_min = std::max(knobs_.backoff_min, std::chrono::milliseconds(1));
     knobs_.backoff_max = std::max(knobs_.backoff_max, knobs_.backoff_min);
@@ -58,6 +60,7 @@ class Dialling : public std::enable_shared_from_this<Dialling> {
       self->resolver_.cancel();
       self->timer_.cancel();
       if (self->attempt_) self->attempt_->abort({ErrorKind::unavailable, "this node stopped dialling"});
+      self->quic_.abort({ErrorKind::unavailable, "this node stopped dialling"});
     });
   }
 
@@ -97,7 +100,7 @@ class Dialling : public std::enable_shared_from_this<Dialling> {
     for (const std::string& address : addresses_) {
       if (stopped_) co_return nullptr;
       auto parsed = parse_address(address);
-      if (parsed && (parsed->scheme == Scheme::quic || parsed->scheme == Scheme::relay))
+      if (parsed && parsed->scheme == Scheme::relay)
         parsed = fail(ErrorKind::unavailable, "cannot join {}: {} is not built yet", address, scheme_name(parsed->scheme));
       if (!parsed) {
         failed(parsed.error());
@@ -141,6 +144,7 @@ class Dialling : public std::enable_shared_from_this<Dialling> {
   }
 
   asio::awaitable<Result<std::shared_ptr<Connection>>> try_one(const Address& address, Tcp::endpoint endpoint) {
+    if (address.scheme == Scheme::quic) co_return co_await quic_.dial({endpoint.address(), endpoint.port()});
     attempt_ = std::make_shared<Attempt>(strand_, knobs_.handshake_deadline);
     attempt_->start_deadline();
     auto connection = co_await run(attempt_, address, endpoint);
@@ -190,6 +194,7 @@ class Dialling : public std::enable_shared_from_this<Dialling> {
   CallbackGate gate_;
   std::shared_ptr<const TlsContext> tls_;
   std::shared_ptr<Attempt> attempt_;  ///< in progress
+  QuicDialling quic_;
   std::minstd_rand random_;
   ErrorKind worst_ = ErrorKind::unavailable;  ///< of this round
   bool stopped_ = false;

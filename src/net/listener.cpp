@@ -16,6 +16,7 @@
 #include "net/endpoint.h"
 #include "net/handshake.h"
 #include "net/pipe_io.h"
+#include "net/quic_hub.h"
 #include "net/tcp_pipe.h"
 #include "net/transport.h"
 #include "net/websocket_upgrade.h"
@@ -61,6 +62,16 @@ class Acceptance : public std::enable_shared_from_this<Acceptance> {
       self->acceptor_.close(ignored);
       self->wake_.cancel();
       for (const Guest& guest : self->guests_) abort(guest, {ErrorKind::unavailable, "this node stopped listening"});
+    });
+  }
+
+  void linked(std::shared_ptr<Connection> connection) {
+    gate_.run([&] { on_link_(make_link(std::move(connection))); });
+  }
+
+  void refused(const std::string& endpoint, const Error& error) {
+    gate_.run([&] {
+      if (on_refused_) on_refused_(endpoint, error);
     });
   }
 
@@ -128,7 +139,7 @@ class Acceptance : public std::enable_shared_from_this<Acceptance> {
     attempt->end_deadline();
     attempt->close();
     if (connection) {
-      gate_.run([&] { on_link_(make_link(std::move(*connection))); });
+      linked(std::move(*connection));
     } else {
       refused(endpoint, connection.error());
     }
@@ -157,12 +168,6 @@ class Acceptance : public std::enable_shared_from_this<Acceptance> {
     co_return first;
   }
 
-  void refused(const std::string& endpoint, const Error& error) {
-    gate_.run([&] {
-      if (on_refused_) on_refused_(endpoint, error);
-    });
-  }
-
   asio::io_context& context_;
   Acceptor acceptor_;
   asio::steady_timer wake_;
@@ -176,17 +181,38 @@ class Acceptance : public std::enable_shared_from_this<Acceptance> {
   bool stopped_ = false;
 };
 
-class TcpListener final : public Listener {
+class BoundListener final : public Listener {
  public:
-  TcpListener(std::shared_ptr<Acceptance> acceptance, std::string address)
-      : acceptance_(std::move(acceptance)), address_(std::move(address)) {}
-  ~TcpListener() override { acceptance_->stop(); }
+  BoundListener(std::shared_ptr<Acceptance> acceptance, std::shared_ptr<QuicEndpoint> quic, std::string address)
+      : acceptance_(std::move(acceptance)), quic_(std::move(quic)), address_(std::move(address)) {}
+  ~BoundListener() override {
+    acceptance_->stop();
+    if (quic_) asio::post(quic_->hub()->strand(), [quic = quic_] { quic->hub()->stop_accepting(); });
+  }
   [[nodiscard]] std::string address() const override { return address_; }
+  [[nodiscard]] std::shared_ptr<QuicEndpoint> quic() const override { return quic_; }
 
  private:
   std::shared_ptr<Acceptance> acceptance_;
+  std::shared_ptr<QuicEndpoint> quic_;
   std::string address_;
 };
+
+/// Both transports call back through one gate.
+void accept_quic(const std::shared_ptr<QuicEndpoint>& quic, const std::shared_ptr<Acceptance>& acceptance) {
+  asio::post(quic->hub()->strand(), [hub = quic->hub(), weak = std::weak_ptr(acceptance)] {
+    hub->accept(
+        [weak](std::shared_ptr<Connection> connection) {
+          if (const auto self = weak.lock()) self->linked(std::move(connection));
+        },
+        [weak](const std::string& endpoint, const Error& error) {
+          if (const auto self = weak.lock()) self->refused(endpoint, error);
+        });
+  });
+}
+
+/// A port that the system picked for TCP may be taken for UDP: then it picks another.
+constexpr int port_tries = 16;
 
 error_code bind_and_listen(Acceptor& acceptor, const Tcp::endpoint& endpoint, const LinkKnobs& knobs) {
   error_code error;
@@ -214,17 +240,27 @@ Result<std::unique_ptr<Listener>> Listener::open(asio::io_context& context, cons
   const auto found = resolver.resolve(where->host, std::to_string(where->port), Tcp::resolver::passive, error);
   if (error) return fail(ErrorKind::invalid_input, "cannot listen on {}: the host is not known: {}", address, error.message());
   Acceptor acceptor(asio::make_strand(context));
-  for (const auto& entry : found) {
-    acceptor.close(error);
-    error = bind_and_listen(acceptor, entry.endpoint(), knobs);
-    if (!error) break;
+  std::shared_ptr<QuicEndpoint> quic;
+  for (int tries = where->port == 0 && knobs.quic_listen ? port_tries : 1; tries > 0; --tries) {
+    for (const auto& entry : found) {
+      acceptor.close(error);
+      error = bind_and_listen(acceptor, entry.endpoint(), knobs);
+      if (!error) break;
+    }
+    if (error) return fail(ErrorKind::io, "cannot listen on {}: {}; choose another address or port", address, error.message());
+    if (!knobs.quic_listen) break;
+    const auto bound = acceptor.local_endpoint(error);
+    auto opened = QuicEndpoint::open(asio::make_strand(context), {bound.address(), bound.port()}, credentials, knobs);
+    if (opened) quic = std::move(*opened);
+    if (quic) break;
+    if (tries == 1) return pass(opened);
   }
-  if (error) return fail(ErrorKind::io, "cannot listen on {}: {}; choose another address or port", address, error.message());
   std::string bound = to_text(acceptor.local_endpoint(error));
   auto acceptance = std::make_shared<Acceptance>(context, std::move(acceptor), std::move(*tls), std::move(credentials), std::move(knobs),
                                                  std::move(on_link), std::move(on_refused));
   acceptance->start();
-  return std::make_unique<TcpListener>(std::move(acceptance), std::move(bound));
+  if (quic) accept_quic(quic, acceptance);
+  return std::make_unique<BoundListener>(std::move(acceptance), std::move(quic), std::move(bound));
 }
 
 }  // namespace linkcpp::net

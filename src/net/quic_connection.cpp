@@ -34,7 +34,6 @@ constexpr auto quic_flush_deadline = std::chrono::seconds(1);
 constexpr auto linger = std::chrono::milliseconds(300);
 constexpr std::uint64_t code_done = 0, code_violation = 1, code_refused = 2;
 constexpr std::size_t max_close_text = 200;
-constexpr auto silence_margin = std::chrono::seconds(1);
 constexpr auto backstop_idle = std::chrono::seconds(60);
 
 std::chrono::steady_clock::time_point time_point(ngtcp2_tstamp t) {
@@ -266,7 +265,7 @@ Result<> QuicConnection::connect(const std::string& address) {
     peer_ = *key;
     // Posted: the caller is not ready for its link before this returns.
     asio::post(common_.strand, [self = shared_from_this()] { self->opened(); });
-    return {};  // the first packet leaves with the first frame, or when the link is started
+    return {};
   }
   pump();
   return {};
@@ -715,6 +714,8 @@ void QuicConnection::opened() {
     }
   }
   if (auto ready = std::exchange(on_ready_, {})) ready(std::static_pointer_cast<Connection>(shared_from_this()));
+  // An early connection begins at the latest now; what its user has sent meanwhile travels with the first packet.
+  asio::post(common_.strand, [self = shared_from_this()] { self->settle(); });
 }
 
 // ---- the link --------------------------------------------------------------------------------------------------------
@@ -790,7 +791,7 @@ void QuicConnection::watch_silence() {
   ngtcp2_conn_info info;
   ngtcp2_conn_get_conn_info2(quic_.get(), &info);
   const auto limit =
-      std::min<std::chrono::nanoseconds>(knobs_.silence_limit, 3 * std::chrono::nanoseconds(info.smoothed_rtt) + silence_margin);
+      std::min<std::chrono::nanoseconds>(knobs_.silence_limit, 3 * std::chrono::nanoseconds(info.smoothed_rtt) + knobs_.silence_floor);
   const auto silent = Clock::now().time_since_epoch() - Clock::duration(heard_.load(std::memory_order_relaxed));
   if (silent < limit) return;
   // If datagrams wait in the socket, it was this process that did not listen (stopped, or starved of CPU).

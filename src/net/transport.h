@@ -20,6 +20,8 @@
 
 namespace linkcpp::net {
 
+class QuicEndpoint;
+
 /// Every tunable of the transport.
 struct LinkKnobs {
   std::chrono::milliseconds handshake_deadline{10'000};  ///< TCP connect to authenticated link
@@ -36,6 +38,7 @@ struct LinkKnobs {
   bool quic_echo = true;                            ///< sends small flights twice where datagrams get lost (net/flight_echo.h)
   bool quic_resume = true;                          ///< as a client, sends with the first packet where a ticket allows it (0-RTT)
   std::size_t quic_retry_above = 16;                ///< unauthenticated QUIC connections; from then on strangers prove their address first
+  bool quic_listen = true;                          ///< a listener also takes QUIC, on the UDP port of the same number
   bool websocket_mask = true;    ///< as the RFC demands; false: a key of zeros, which peers must take as well (for measuring)
   std::string web_ca_file = {};  ///< PEM file of the authorities that wss:// trusts instead of the system's
 };
@@ -59,6 +62,8 @@ class Listener {
   virtual ~Listener() = default;
   /// The bound address, "host:port" with the real port.
   [[nodiscard]] virtual std::string address() const = 0;
+  /// Its UDP side, none if it takes no QUIC.
+  [[nodiscard]] virtual std::shared_ptr<QuicEndpoint> quic() const = 0;
 
   /// Binds `address` ("host:port"; port 0 picks one; "[::]:7101" for IPv6). The error names the address and the reason.
   static Result<std::unique_ptr<Listener>> open(boost::asio::io_context& context, const std::string& address, Credentials credentials,

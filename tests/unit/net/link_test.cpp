@@ -14,7 +14,7 @@ using testing::AllOf;
 using testing::HasSubstr;
 
 class LinkTest : public OverTransports {};
-INSTANTIATE_TEST_SUITE_P(Over, LinkTest, testing::Values("", "ws://", "wss://"), transport_name);
+INSTANTIATE_TEST_SUITE_P(Over, LinkTest, testing::Values("", "ws://", "wss://", "quic://"), transport_name);
 
 TEST_P(LinkTest, CarriesFramesOfAllSizesInOrder) {
   Linked linked;
@@ -115,6 +115,7 @@ TEST_P(LinkTest, KeepsWarmMeasuresAndHidesPings) {
   EXPECT_GT(linked.worker->stats().rtt, 0us);
   EXPECT_GT(linked.worker->stats().rtt_min, 0us);
   EXPECT_LE(linked.worker->stats().rtt_min, linked.worker->stats().rtt);
+  if (linked.worker->kind() == "quic") return;  // its pings are no frames
   const auto before = linked.worker->stats().frames_sent;
   const auto start = Clock::now();
   std::this_thread::sleep_for(200ms);

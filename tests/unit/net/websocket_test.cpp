@@ -335,7 +335,7 @@ TEST(WebSocketDialTest, WhatServersAnswerIsToldToTheOperator) {
 TEST(WebSocketDialTest, TransportsThatAreNotBuiltSaySo) {
   const Nodes nodes;
   Loop loop;
-  Guest guest(loop.context(), {"quic://127.0.0.1:1"}, nodes.worker_credentials(), nodes.knobs);
+  Guest guest(loop.context(), {"relay://127.0.0.1:1"}, nodes.worker_credentials(), nodes.knobs);
   const auto failure = guest.failures.take();
   ASSERT_TRUE(failure);
   EXPECT_EQ(failure->kind, ErrorKind::unavailable);
