@@ -147,14 +147,17 @@ Result<> WebSocketDecoder::end_control(Decoded& decoded) {
   return {};
 }
 
-Result<WebSocketDecoder::Decoded> WebSocketDecoder::decode(std::span<std::byte> raw) {
+WebSocketDecoder::Decoded WebSocketDecoder::decode(std::span<std::byte> raw) {
   Decoded decoded;
   std::size_t at = 0;
-  while (at < raw.size() && !decoded.closed) {
+  while (at < raw.size() && !decoded.closed && !decoded.wrong) {
     if (!in_frame_) {
       header_[header_size_++] = raw[at++];
       if (header_size_ < least_header || header_size_ < header_length(header_[1])) continue;
-      if (auto begun = begin_frame(); !begun) return pass(begun);
+      if (auto begun = begin_frame(); !begun) {
+        decoded.wrong = std::move(begun.error());
+        break;
+      }
     }
     const auto n = static_cast<std::size_t>(std::min<std::uint64_t>(left_, raw.size() - at));
     std::byte* const to = is_control(opcode_) ? control_.data() + control_size_ : raw.data() + decoded.payload;
@@ -166,7 +169,7 @@ Result<WebSocketDecoder::Decoded> WebSocketDecoder::decode(std::span<std::byte> 
     if (left_ > 0) continue;
     in_frame_ = false;
     if (!is_control(opcode_)) continue;
-    if (auto ended = end_control(decoded); !ended) return pass(ended);
+    if (auto ended = end_control(decoded); !ended) decoded.wrong = std::move(ended.error());
   }
   return decoded;
 }

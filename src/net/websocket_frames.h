@@ -41,13 +41,13 @@ class WebSocketDecoder {
   explicit WebSocketDecoder(WebSocketSide peer) : masked_(peer == WebSocketSide::client) {}
 
   struct Decoded {
-    std::size_t payload = 0;    ///< bytes of binary messages, which now lie at the front of what was given
-    std::optional<Bytes> ping;  ///< of the last ping: what the pong must hold
-    bool closed = false;        ///< a close frame came; what was behind it is dropped
+    std::size_t payload = 0;          ///< bytes of binary messages, which now lie at the front of what was given
+    std::optional<Bytes> ping;        ///< of the last ping: what the pong must hold
+    bool closed = false;              ///< a close frame came; what was behind it is dropped
+    std::optional<Error> wrong = {};  ///< what was met behind all that; status() says what to tell the peer
   };
-  /// However the stream is cut, the same payload comes out. An error ends the stream: what came before it in this call is lost, and
-  /// status() says what to tell the peer. Must not be called after `closed` or an error.
-  Result<Decoded> decode(std::span<std::byte> raw);
+  /// However the stream is cut, the same comes out. Must not be called after `closed` or `wrong`.
+  Decoded decode(std::span<std::byte> raw);
   [[nodiscard]] WebSocketStatus status() const { return status_; }
 
  private:

@@ -31,36 +31,31 @@ void WebSocketPipe::read_some(std::span<std::byte> into, OnRead then) {
     options_.received.erase(options_.received.begin(), options_.received.begin() + static_cast<std::ptrdiff_t>(n));
     return asio::post(strand(), [this, into, n, then = std::move(then)]() mutable { on_raw(into, std::move(then), n); });
   }
-  if (ended_) return asio::post(strand(), [then = std::move(then)]() mutable { then(0); });
+  if (end_) return asio::post(strand(), [then = std::move(then), end = *end_]() mutable { then(std::move(end)); });
   below_->read_some(into,
                     [this, into, then = std::move(then)](const Result<std::size_t>& got) mutable { on_raw(into, std::move(then), got); });
 }
 
 void WebSocketPipe::on_raw(std::span<std::byte> into, OnRead then, const Result<std::size_t>& got) {
   if (!got || *got == 0) return then(got);
-  const auto decoded = take(into.first(*got));
-  if (!decoded) return then(std::unexpected(decoded.error()));
-  if (decoded->payload > 0 || ended_) return then(decoded->payload);
+  if (const std::size_t n = take(into.first(*got)); n > 0) return then(n);
+  if (end_) return then(*end_);
   read_some(into, std::move(then));  // only control frames, or half a header
 }
 
-/// Decodes, and answers what must be answered.
-Result<WebSocketDecoder::Decoded> WebSocketPipe::take(std::span<std::byte> raw) {
+/// Decodes, answers what must be answered, and returns the number of bytes of payload.
+std::size_t WebSocketPipe::take(std::span<std::byte> raw) {
   auto decoded = decoder_.decode(raw);
   const std::lock_guard lock(mutex_);
-  if (!decoded) {
-    say_close(decoder_.status());
-    return decoded;
-  }
-  if (decoded->ping) {
-    pong_ = std::move(decoded->ping);
+  if (decoded.ping) {
+    pong_ = std::move(decoded.ping);
     (void)flush();  // what cannot leave now goes with the next bytes; an error shows in the reading
   }
-  if (decoded->closed) {
-    ended_ = true;
-    say_close(WebSocketStatus::normal);
+  if (decoded.closed || decoded.wrong) {
+    say_close(decoded.wrong ? decoder_.status() : WebSocketStatus::normal);
+    end_ = decoded.wrong ? Result<std::size_t>(std::unexpected(std::move(*decoded.wrong))) : 0;
   }
-  return decoded;
+  return decoded.payload;
 }
 
 // ---- sending, under mutex_ -------------------------------------------------------------------------------------------

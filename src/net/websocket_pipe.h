@@ -41,7 +41,7 @@ class WebSocketPipe final : public Pipe {
 
  private:
   void on_raw(std::span<std::byte> into, OnRead then, const Result<std::size_t>& got);
-  Result<WebSocketDecoder::Decoded> take(std::span<std::byte> raw);
+  std::size_t take(std::span<std::byte> raw);
   Result<bool> flush();
   void say_close(WebSocketStatus status);
   std::optional<WebSocketMask> next_mask();
@@ -51,7 +51,8 @@ class WebSocketPipe final : public Pipe {
 
   // Strand only.
   WebSocketDecoder decoder_;
-  bool ended_ = false;  ///< the peer's close frame came
+  /// What the next reading gets: the end, since the peer's close frame came, or what it did wrong.
+  std::optional<Result<std::size_t>> end_;
 
   std::mutex mutex_;
   Bytes output_;  ///< frames that wait

@@ -255,9 +255,8 @@ class RawPeer {
       Bytes bytes = receive_bytes();
       if (!decoder_ || bytes.empty()) return bytes;
       const auto decoded = decoder_->decode(bytes);
-      if (!decoded) return {};
-      bytes.resize(decoded->payload);
-      if (!bytes.empty() || decoded->closed) return bytes;
+      bytes.resize(decoded.payload);
+      if (!bytes.empty() || decoded.closed || decoded.wrong) return bytes;
     }
   }
   /// Everything as text until the other side closes.

@@ -189,13 +189,15 @@ TEST_P(RawWorker, OnceTheRoundTripIsKnownSilenceIsNoticedSooner) {
 
 TEST_P(RawWorker, APeerThatTakesALongFrameSlowlyIsNotGone) {
   // The ping waits behind megabytes, so its answer takes longer than any silence may last.
-  nodes_.knobs.keep_warm = 20ms;
+  nodes_.knobs.keep_warm = 100ms;
   nodes_.knobs.silence_floor = 400ms;
+  Bytes frame = frame_of(48u << 20, 1);  // more than buffers on the way hold
   join();
   const auto ping = peer_->receive();
   ASSERT_TRUE(ping && ping->header.type == wire::FrameType::ping);
   peer_->send(wire::make_frame(wire::FrameType::pong, ping->header.request, ping->body));
-  link_->send(frame_of(48u << 20, 1));  // more than buffers on the way hold
+  while (link_->stats().rtt == 0us) std::this_thread::yield();
+  link_->send(std::move(frame));  // before the next ping
   std::size_t taken = 0;
   for (const auto end = Clock::now() + 2s; Clock::now() < end;) {
     taken += peer_->receive_bytes(256u << 10).size();

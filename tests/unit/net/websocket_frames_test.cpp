@@ -35,14 +35,11 @@ Outcome decode(const Bytes& stream, WebSocketSide from, std::size_t piece) {
     Bytes part(stream.begin() + static_cast<std::ptrdiff_t>(at),
                stream.begin() + static_cast<std::ptrdiff_t>(std::min(at + piece, stream.size())));
     auto decoded = decoder.decode(part);
-    if (!decoded) {
-      outcome.error = decoded.error();
-      outcome.status = decoder.status();
-      continue;
-    }
-    outcome.payload.insert(outcome.payload.end(), part.begin(), part.begin() + static_cast<std::ptrdiff_t>(decoded->payload));
-    if (decoded->ping) outcome.pings.push_back(*decoded->ping);
-    outcome.closed = decoded->closed;
+    outcome.payload.insert(outcome.payload.end(), part.begin(), part.begin() + static_cast<std::ptrdiff_t>(decoded.payload));
+    if (decoded.ping) outcome.pings.push_back(*decoded.ping);
+    outcome.closed = decoded.closed;
+    outcome.error = decoded.wrong;
+    if (decoded.wrong) outcome.status = decoder.status();
   }
   return outcome;
 }
@@ -117,8 +114,8 @@ TEST(WebSocketFramesTest, MaskingIsTheSameForEveryPhaseAndOverlap) {
   const Bytes source = pattern(300, 1);
   for (unsigned phase = 0; phase < 4; ++phase) {
     for (std::size_t shift = 0; shift < 40; ++shift) {
-      Bytes held(shift);
-      held.insert(held.end(), source.begin(), source.end());
+      Bytes held(shift + source.size());
+      std::ranges::copy(source, held.begin() + static_cast<std::ptrdiff_t>(shift));
       mask_websocket_bytes(held.data(), held.data() + shift, source.size(), mask, phase);
       for (std::size_t i = 0; i < source.size(); ++i) ASSERT_EQ(held[i], source[i] ^ mask[(phase + i) % 4]) << phase << " " << shift;
     }
@@ -167,6 +164,19 @@ TEST(WebSocketFramesTest, WhatIsWrongIsRefusedWithReasonAndStatus) {
       EXPECT_THAT(outcome.error->message, HasSubstr(c.reason)) << piece;
       EXPECT_EQ(outcome.status, c.status) << c.reason;
     }
+  }
+}
+
+TEST(WebSocketFramesTest, WhatCameBeforeAnErrorCounts) {
+  Bytes stream;
+  put_websocket_frame(stream, WebSocketOpcode::binary, pattern(5, 1), std::nullopt);
+  put_websocket_frame(stream, WebSocketOpcode::ping, pattern(2, 2), std::nullopt);
+  put_websocket_frame(stream, WebSocketOpcode::text, pattern(5, 3), std::nullopt);
+  for (std::size_t piece = 1; piece <= stream.size(); ++piece) {
+    const Outcome outcome = decode(stream, WebSocketSide::server, piece);
+    EXPECT_TRUE(outcome.error);
+    EXPECT_TRUE(outcome.payload == pattern(5, 1)) << piece;
+    EXPECT_EQ(outcome.pings.size(), 1u);
   }
 }
 
