@@ -7,11 +7,14 @@
 #include <random>
 #include <utility>
 
+#include "net/attempt.h"
 #include "net/callback_gate.h"
+#include "net/connect.h"
 #include "net/connection.h"
 #include "net/coroutine.h"
 #include "net/endpoint.h"
 #include "net/handshake.h"
+#include "net/quic_dial.h"
 #include "net/socket.h"
 #include "net/transport.h"
 
@@ -39,6 +42,7 @@ class Dialling : public std::enable_shared_from_this<Dialling> {
         knobs_(std::move(knobs)),
         on_link_(std::move(on_link)),
         on_failure_(std::move(on_failure)),
+        quic_(strand_, credentials_, knobs_),
         random_(std::random_device{}()) {
     knobs_.backoff_min = std::max(knobs_.backoff_min, std::chrono::milliseconds(1));
     knobs_.backoff_max = std::max(knobs_.backoff_max, knobs_.backoff_min);
@@ -55,7 +59,8 @@ class Dialling : public std::enable_shared_from_this<Dialling> {
       self->stopped_ = true;
       self->resolver_.cancel();
       self->timer_.cancel();
-      if (self->handshake_) self->handshake_->abort({ErrorKind::unavailable, "this node stopped dialling"});
+      if (self->attempt_) self->attempt_->abort({ErrorKind::unavailable, "this node stopped dialling"});
+      self->quic_.abort({ErrorKind::unavailable, "this node stopped dialling"});
     });
   }
 
@@ -64,7 +69,7 @@ class Dialling : public std::enable_shared_from_this<Dialling> {
     auto tls = TlsContext::create(credentials_->identity, credentials_->expected_peer);
     if (!tls) co_return failed(tls.error());
     tls_ = std::move(*tls);
-    if (addresses_.empty()) co_return failed({ErrorKind::invalid_input, "there is no address to dial; give one as host:port"});
+    if (addresses_.empty()) co_return failed({ErrorKind::invalid_input, "there is no address to dial; give one as host:port or ws://host"});
     auto pause = knobs_.backoff_min;
     while (!stopped_) {
       worst_ = ErrorKind::unavailable;
@@ -94,14 +99,21 @@ class Dialling : public std::enable_shared_from_this<Dialling> {
   asio::awaitable<std::shared_ptr<Connection>> try_all() {
     for (const std::string& address : addresses_) {
       if (stopped_) co_return nullptr;
-      auto endpoints = co_await resolve(address);
+      auto parsed = parse_address(address);
+      if (parsed && parsed->scheme == Scheme::relay)
+        parsed = fail(ErrorKind::unavailable, "cannot join {}: {} is not built yet", address, scheme_name(parsed->scheme));
+      if (!parsed) {
+        failed(parsed.error());
+        continue;
+      }
+      auto endpoints = co_await resolve(address, parsed->endpoint);
       if (stopped_) co_return nullptr;
       if (!endpoints) {
         failed(endpoints.error());
         continue;
       }
       for (const Tcp::endpoint& endpoint : *endpoints) {
-        auto connection = co_await try_one(endpoint);
+        auto connection = co_await try_one(*parsed, endpoint);
         if (stopped_) co_return nullptr;
         if (connection) co_return std::move(*connection);
         const std::string numeric = to_text(endpoint);
@@ -112,17 +124,15 @@ class Dialling : public std::enable_shared_from_this<Dialling> {
     co_return nullptr;
   }
 
-  asio::awaitable<Result<std::vector<Tcp::endpoint>>> resolve(const std::string& address) {
-    const auto where = parse_endpoint(address);
-    if (!where) co_return std::unexpected(where.error());
+  asio::awaitable<Result<std::vector<Tcp::endpoint>>> resolve(const std::string& address, const Endpoint& where) {
     error_code error;
     // Numbers need no resolver, whose thread could be busy with a name server that does not answer.
-    if (const auto numeric = asio::ip::make_address(where->host, error); !error) co_return std::vector{Tcp::endpoint(numeric, where->port)};
+    if (const auto numeric = asio::ip::make_address(where.host, error); !error) co_return std::vector{Tcp::endpoint(numeric, where.port)};
     timer_.expires_after(knobs_.handshake_deadline);
     timer_.async_wait([weak = weak_from_this()](const error_code& cancelled) {
       if (auto self = weak.lock(); self && !cancelled) self->resolver_.cancel();
     });
-    const auto [failure, found] = co_await resolver_.async_resolve(where->host, std::to_string(where->port), as_values);
+    const auto [failure, found] = co_await resolver_.async_resolve(where.host, std::to_string(where.port), as_values);
     timer_.cancel();
     if (failure == asio::error::operation_aborted) {
       co_return fail(ErrorKind::timeout, "cannot join {}: the name server does not answer", address);
@@ -133,24 +143,22 @@ class Dialling : public std::enable_shared_from_this<Dialling> {
     co_return endpoints;
   }
 
-  asio::awaitable<Result<std::shared_ptr<Connection>>> try_one(Tcp::endpoint endpoint) {
-    handshake_ = std::make_shared<Handshake>(Socket(strand_), tls_, credentials_, knobs_);
-    auto connection = co_await attempt(handshake_, endpoint);
-    handshake_.reset();
+  asio::awaitable<Result<std::shared_ptr<Connection>>> try_one(const Address& address, Tcp::endpoint endpoint) {
+    if (address.scheme == Scheme::quic) co_return co_await quic_.dial({endpoint.address(), endpoint.port()});
+    attempt_ = std::make_shared<Attempt>(strand_, knobs_.handshake_deadline);
+    attempt_->start_deadline();
+    auto connection = co_await run(attempt_, address, endpoint);
+    attempt_->end_deadline();
+    attempt_->close();
+    attempt_.reset();
     co_return connection;
   }
 
-  asio::awaitable<Result<std::shared_ptr<Connection>>> attempt(std::shared_ptr<Handshake> handshake, Tcp::endpoint endpoint) {
-    handshake->set_endpoint(to_text(endpoint));
-    error_code error;
-    handshake->socket().open(endpoint.protocol(), error);
-    if (error) co_return fail(ErrorKind::io, "cannot open a socket: {}", error.message());
-    set_congestion_control(handshake->socket().native_handle(), knobs_.congestion_control);
-    handshake->start_deadline();
-    std::tie(error) = co_await handshake->socket().async_connect(endpoint, as_values);
-    if (handshake->aborted()) co_return std::unexpected(*handshake->aborted());
-    if (error) co_return fail(ErrorKind::unavailable, "{}; is the peer up, and the address right?", error.message());
-    co_return co_await handshake->run(TlsSide::client);
+  asio::awaitable<Result<std::shared_ptr<Connection>>> run(std::shared_ptr<Attempt> attempt, const Address& address,
+                                                           Tcp::endpoint endpoint) {
+    if (auto connected = co_await connect_pipe(*attempt, address, endpoint, knobs_); !connected) co_return pass(connected);
+    Handshake handshake(attempt, tls_, credentials_, knobs_);
+    co_return co_await handshake.run(TlsSide::client);
   }
 
   /// Hands the link out and waits until it has ended.
@@ -185,7 +193,8 @@ class Dialling : public std::enable_shared_from_this<Dialling> {
   Dialer::OnFailure on_failure_;
   CallbackGate gate_;
   std::shared_ptr<const TlsContext> tls_;
-  std::shared_ptr<Handshake> handshake_;  ///< the attempt in progress
+  std::shared_ptr<Attempt> attempt_;  ///< in progress
+  QuicDialling quic_;
   std::minstd_rand random_;
   ErrorKind worst_ = ErrorKind::unavailable;  ///< of this round
   bool stopped_ = false;

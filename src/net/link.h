@@ -6,6 +6,7 @@
 #include <functional>
 #include <memory>
 #include <string>
+#include <string_view>
 #include <utility>
 
 #include "base/bytes.h"
@@ -56,6 +57,8 @@ class Link {
   [[nodiscard]] virtual const PeerKey& peer() const = 0;
   /// Human-readable far end, for example "203.0.113.7:41234".
   [[nodiscard]] virtual std::string endpoint() const = 0;
+  /// What carries it: "tcp", "ws", "wss", "quic", "relay", "memory".
+  [[nodiscard]] virtual std::string_view kind() const = 0;
 };
 
 using LinkPtr = std::shared_ptr<Link>;

@@ -68,6 +68,7 @@ class End final : public Connection, public std::enable_shared_from_this<End> {
   }
   [[nodiscard]] const PeerKey& peer() const override { return peer_; }
   [[nodiscard]] const std::string& endpoint() const override { return endpoint_; }
+  [[nodiscard]] std::string_view kind() const override { return "memory"; }
   void when_finished(std::function<void()> hook) override { finished_hook_ = std::move(hook); }
 
  private:

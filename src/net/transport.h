@@ -14,22 +14,34 @@
 #include <string>
 
 #include "base/error.h"
+#include "net/flight_echo.h"
 #include "net/identity.h"
 #include "net/link.h"
 #include "net/token.h"
 
 namespace linkcpp::net {
 
+class QuicEndpoint;
+
 /// Every tunable of the transport.
 struct LinkKnobs {
   std::chrono::milliseconds handshake_deadline{10'000};  ///< TCP connect to authenticated link
   std::chrono::milliseconds keep_warm{100};              ///< ping when nothing was sent for this long
   std::chrono::milliseconds silence_limit{5'000};        ///< nothing heard for this long while pinging: the peer is gone
+  std::chrono::milliseconds silence_floor{1'000};        ///< ... and already after this and three round trips, once they are known
   std::chrono::milliseconds backoff_min{100};            ///< first pause before dialling again; doubles, with jitter
   std::chrono::milliseconds backoff_max{5'000};
-  std::size_t max_handshakes = 64;            ///< unauthenticated connections at once; the slowest must go when more wait
-  std::size_t max_queued_bytes = 512u << 20;  ///< queued to send on one link before it is closed as stuck
-  std::string congestion_control = "cubic";   ///< best effort, where the kernel permits it
+  std::size_t max_handshakes = 64;                  ///< unauthenticated connections at once; the slowest must go when more wait
+  std::size_t max_queued_bytes = 512u << 20;        ///< queued to send on one link before it is closed as stuck
+  std::string congestion_control = "cubic";         ///< best effort, where the kernel permits it
+  std::string quic_congestion_control = "bbr";      ///< cubic, bbr or reno; measured: docs/measurements.md, wan-exchange
+  std::chrono::milliseconds quic_initial_rtt{250};  ///< assumed before the first measurement: paces the repeats of lost handshakes
+  EchoMode quic_echo = EchoMode::adaptive;          ///< sends small flights twice where datagrams get lost
+  bool quic_resume = true;                          ///< as a client, sends with the first packet where a ticket allows it (0-RTT)
+  std::size_t quic_retry_above = 16;                ///< unauthenticated QUIC connections; from then on strangers prove their address first
+  bool quic_listen = true;                          ///< a listener also takes QUIC, on the UDP port of the same number
+  bool websocket_mask = true;    ///< as the RFC demands; false: a key of zeros, which peers must take as well (for measuring)
+  std::string web_ca_file = {};  ///< PEM file of the authorities that wss:// trusts instead of the system's
 };
 
 /// What each side proves. The backbone side accepts any key that proves the secret; the worker side accepts only `expected_peer`.
@@ -51,6 +63,8 @@ class Listener {
   virtual ~Listener() = default;
   /// The bound address, "host:port" with the real port.
   [[nodiscard]] virtual std::string address() const = 0;
+  /// Its UDP side, none if it takes no QUIC.
+  [[nodiscard]] virtual std::shared_ptr<QuicEndpoint> quic() const = 0;
 
   /// Binds `address` ("host:port"; port 0 picks one; "[::]:7101" for IPv6). The error names the address and the reason.
   static Result<std::unique_ptr<Listener>> open(boost::asio::io_context& context, const std::string& address, Credentials credentials,

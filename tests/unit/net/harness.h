@@ -23,7 +23,9 @@
 #include "net/frame_buffer.h"
 #include "net/tls_session.h"
 #include "net/transport.h"
+#include "net/websocket_frames.h"
 #include "support/mailbox.h"
+#include "unit/net/web_front.h"
 #include "wire/messages.h"
 
 namespace linkcpp::net {
@@ -36,6 +38,21 @@ inline constexpr auto patience = 30s;
 
 template <class T>
 using Mailbox = test::TimedMailbox<T, patience.count()>;
+
+/// How addresses of hosts begin: "" for TCP, "ws://", or "wss://" for a web server's TLS before them.
+inline std::string scheme;
+
+/// Tests that run over several transports.
+class OverTransports : public testing::TestWithParam<const char*> {
+ protected:
+  OverTransports() { scheme = GetParam(); }
+  ~OverTransports() override { scheme.clear(); }
+};
+
+inline std::string transport_name(const testing::TestParamInfo<const char*>& info) {
+  const std::string text = info.param;
+  return text.empty() ? "tcp" : text.substr(0, text.find(':'));
+}
 
 /// An io_context run by threads of its own.
 class Loop {
@@ -91,6 +108,9 @@ inline Bytes pattern(std::size_t n, std::uint32_t seed) {
   return bytes;
 }
 
+/// Equality without printing megabytes on failure.
+inline bool same(const Bytes& a, const Bytes& b) { return a == b; }
+
 inline Bytes frame_of(std::size_t n, std::uint32_t seed, wire::FrameType type = wire::FrameType::dispatch) {
   return wire::make_frame(type, seed, pattern(n, seed));
 }
@@ -107,7 +127,13 @@ inline Identity new_identity() { return Identity::generate().value(); }
 struct Nodes {
   Identity backbone = new_identity(), worker = new_identity();
   Secret secret = secret_of(7);
-  LinkKnobs knobs{.handshake_deadline = 20'000ms, .keep_warm = 50ms, .silence_limit = 20'000ms, .backoff_min = 1ms, .backoff_max = 20ms};
+  LinkKnobs knobs{.handshake_deadline = 20'000ms,
+                  .keep_warm = 50ms,
+                  .silence_limit = 20'000ms,
+                  .silence_floor = 20'000ms,
+                  .backoff_min = 1ms,
+                  .backoff_max = 20ms,
+                  .web_ca_file = WebCertificate::one().file()};
 
   [[nodiscard]] Credentials backbone_credentials() const { return {backbone, secret, std::nullopt, true}; }
   [[nodiscard]] Credentials worker_credentials() const { return {worker, secret, backbone.key(), false}; }
@@ -123,16 +149,24 @@ struct Host {
   Mailbox<LinkPtr> links;
   Mailbox<Refusal> refusals;
   std::unique_ptr<Listener> listener;
+  std::unique_ptr<WebFront> front;
 
+  /// `address`: where it, or what stands before it, listens; may have a scheme.
   Host(boost::asio::io_context& context, const Credentials& credentials, const LinkKnobs& knobs,
        const std::string& address = "127.0.0.1:0") {
+    const bool fronted = scheme == "wss://";
+    const std::string where = parse_address(address).value().endpoint.text();
     auto opened = Listener::open(
-        context, address, credentials, knobs, [this](LinkPtr link) { links.put(std::move(link)); },
+        context, fronted ? "127.0.0.1:0" : where, credentials, knobs, [this](LinkPtr link) { links.put(std::move(link)); },
         [this](const std::string& endpoint, const Error& error) { refusals.put({endpoint, error}); });
     if (!opened) throw std::runtime_error(opened.error().message);
     listener = std::move(*opened);
+    if (fronted) front = std::make_unique<WebFront>(where, listener->address());
   }
-  [[nodiscard]] std::string address() const { return listener->address(); }
+  /// What dialers connect to.
+  [[nodiscard]] std::string reached() const { return front ? std::format("127.0.0.1:{}", front->port()) : listener->address(); }
+  /// The same, with the transport that the test is about.
+  [[nodiscard]] std::string address() const { return scheme + reached(); }
 };
 
 /// A dialling node.
@@ -170,19 +204,13 @@ struct Linked {
   }
 };
 
-/// A blocking TCP client that speaks TLS, or not, and says whatever a test wants.
+/// A blocking client that speaks TLS, or not, and says whatever a test wants, over TCP or in a WebSocket.
 class RawPeer {
  public:
   explicit RawPeer(const std::string& address) {
-    const Endpoint endpoint = parse_endpoint(address).value();
-    fd_ = ::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
-    sockaddr_in to{};
-    to.sin_family = AF_INET;
-    to.sin_port = htons(endpoint.port);
-    to.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
-    if (::connect(fd_, reinterpret_cast<const sockaddr*>(&to), sizeof to) != 0) throw std::runtime_error("cannot connect");
-    const timeval limit{.tv_sec = 30, .tv_usec = 0};
-    ::setsockopt(fd_, SOL_SOCKET, SO_RCVTIMEO, &limit, sizeof limit);
+    const Address to = parse_address(address).value();
+    connect(to.endpoint.port);
+    if (to.scheme == Scheme::ws) upgrade();
   }
   ~RawPeer() { close(); }
   RawPeer(const RawPeer&) = delete;
@@ -198,6 +226,14 @@ class RawPeer {
     close();
   }
   bool send_raw(ByteSpan bytes) {
+    if (!decoder_) return send_bytes(bytes);
+    Bytes frame;
+    put_websocket_frame(frame, WebSocketOpcode::binary, bytes, WebSocketMask{std::byte{1}, std::byte{2}, std::byte{3}, std::byte{4}});
+    return send_bytes(frame);
+  }
+  bool send_raw(std::string_view text) { return send_raw(std::as_bytes(std::span(text))); }
+  /// Past the WebSocket, if there is one.
+  bool send_bytes(ByteSpan bytes) {
     while (!bytes.empty()) {
       const ssize_t n = ::send(fd_, bytes.data(), bytes.size(), MSG_NOSIGNAL);
       if (n <= 0) return false;
@@ -205,13 +241,30 @@ class RawPeer {
     }
     return true;
   }
-  bool send_raw(std::string_view text) { return send_raw(std::as_bytes(std::span(text))); }
-  /// Bytes, or empty at the end.
-  Bytes receive_raw() {
-    Bytes bytes(65536);
+  bool send_bytes(std::string_view text) { return send_bytes(std::as_bytes(std::span(text))); }
+  /// Bytes as they come, or empty at the end.
+  Bytes receive_bytes(std::size_t most = 65536) {
+    Bytes bytes(most);
     const ssize_t n = ::recv(fd_, bytes.data(), bytes.size(), 0);
     bytes.resize(n > 0 ? static_cast<std::size_t>(n) : 0);
     return bytes;
+  }
+  /// Bytes of the stream, or empty at the end.
+  Bytes receive_raw() {
+    for (;;) {
+      Bytes bytes = receive_bytes();
+      if (!decoder_ || bytes.empty()) return bytes;
+      const auto decoded = decoder_->decode(bytes);
+      bytes.resize(decoded.payload);
+      if (!bytes.empty() || decoded.closed || decoded.wrong) return bytes;
+    }
+  }
+  /// Everything as text until the other side closes.
+  std::string receive_text() {
+    std::string text;
+    for (Bytes bytes = receive_bytes(); !bytes.empty(); bytes = receive_bytes())
+      text.append(reinterpret_cast<const char*>(bytes.data()), bytes.size());
+    return text;
   }
   /// True once the other side has closed.
   bool wait_for_end() {
@@ -257,6 +310,29 @@ class RawPeer {
   }
 
  private:
+  void connect(std::uint16_t port) {
+    fd_ = ::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
+    sockaddr_in to{};
+    to.sin_family = AF_INET;
+    to.sin_port = htons(port);
+    to.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
+    if (::connect(fd_, reinterpret_cast<const sockaddr*>(&to), sizeof to) != 0) throw std::runtime_error("cannot connect");
+    const timeval limit{.tv_sec = 30, .tv_usec = 0};
+    ::setsockopt(fd_, SOL_SOCKET, SO_RCVTIMEO, &limit, sizeof limit);
+  }
+  /// A byte at a time, so that nothing behind the answer is taken.
+  void upgrade() {
+    send_bytes(
+        "GET /x HTTP/1.1\r\nHost: test\r\nConnection: keep-alive, Upgrade\r\nUpgrade: websocket\r\nSec-WebSocket-Version: 13\r\n"
+        "Sec-WebSocket-Key: dGhlIHNhbXBsZSBub25jZQ==\r\n\r\n");
+    std::string answer;
+    while (!answer.ends_with("\r\n\r\n")) {
+      const Bytes byte = receive_bytes(1);
+      if (byte.empty()) return;  // refused; what follows fails
+      answer += static_cast<char>(byte[0]);
+    }
+    if (answer.starts_with("HTTP/1.1 101 ")) decoder_.emplace(WebSocketSide::server);
+  }
   bool flush() {
     const bool sent = send_raw(session_->output());
     session_->output().clear();
@@ -269,6 +345,7 @@ class RawPeer {
   }
 
   int fd_ = -1;
+  std::optional<WebSocketDecoder> decoder_;
   std::unique_ptr<TlsSession> session_;
   Bytes input_;
   FrameBuffer received_;
