@@ -86,12 +86,7 @@ asio::awaitable<Result<>> Handshake::check(Role peer_role) {
 /// Tells the peer why, and lets it read that: closing over unread data would reset the connection and destroy the message.
 asio::awaitable<void> Handshake::refuse(const Error& reason) {
   attempt_->enter("the refusal");
-  // The peer is told the rule, not what this side knows of it.
-  wire::Refuse refusal{reason.kind, reason.kind == ErrorKind::unauthorized ? wrong_token : reason.message};
-  Bytes frame = wire::begin_frame(wire::FrameType::refuse, 0);
-  wire::encode(refusal, frame);
-  wire::finish_frame(frame);
-  if (!session_->write(frame)) co_return;
+  if (!session_->write(refusal_frame(reason))) co_return;
   session_->shutdown();
   attempt_->cancel_after(refusal_patience);
   if (auto flushed = co_await flush(); !flushed) co_return;

@@ -1,7 +1,7 @@
 // What handshakes over any transport say when a proof is missing or wrong.
 #pragma once
 
-#include <string>
+#include <cstddef>
 
 #include "net/auth.h"
 #include "wire/frame.h"
@@ -10,8 +10,11 @@ namespace linkcpp::net {
 
 inline constexpr const char* wrong_token = "wrong or outdated join token; ask the backbone's operator for `linkcpp token`";
 
-/// A stranger's words go to terminals and logs: cut, and without control characters.
-std::string printable(std::string text);
+/// Bytes of a stranger's words that go to terminals and logs.
+inline constexpr std::size_t max_shown_reason = 400;
+
+/// The frame that tells a peer why it is refused: the rule, not what this side knows of it.
+Bytes refusal_frame(const Error& reason);
 
 /// Why this frame of a peer that should have proved the join token is no proof.
 Error unproved(const wire::FrameView& frame, Role peer_role, const PeerKey& peer);

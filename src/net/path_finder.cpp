@@ -11,6 +11,10 @@ namespace {
 namespace asio = boost::asio;
 using boost::system::error_code;
 
+bool knows(const std::vector<Candidate>& list, const Candidate& candidate) {
+  return std::ranges::find(list, candidate.at, &Candidate::at) != list.end();
+}
+
 }  // namespace
 
 PathFinder::PathFinder(std::shared_ptr<QuicEndpoint> endpoint, bool dialer, std::vector<Udp::endpoint> stun_servers, Handlers handlers,
@@ -40,7 +44,6 @@ void PathFinder::start() {
   report_.peers.clear();
   report_.state = "looks for a direct path";
   puncher_.reset();
-  peers_.clear();
   begun_ = now();
   if (dialer_) {
     if (key_) hub_->forget_probes(punch_key_name(*key_));
@@ -92,8 +95,7 @@ void PathFinder::ask(std::size_t server, int tries_left) {
 }
 
 void PathFinder::add_candidate(const Candidate& candidate) {
-  const bool known = std::ranges::any_of(report_.own, [&](const Candidate& one) { return one.at == candidate.at; });
-  if (known) return;
+  if (knows(report_.own, candidate)) return;
   report_.own.push_back(candidate);
   if (key_) offer();
 }
@@ -113,9 +115,7 @@ void PathFinder::received_offer(ByteSpan body) {
     offer();
   }
   for (const Candidate& candidate : offered->candidates) {
-    if (std::ranges::find(peers_, candidate.at) != peers_.end()) continue;
-    peers_.push_back(candidate.at);
-    report_.peers.push_back(candidate);
+    if (!knows(report_.peers, candidate)) report_.peers.push_back(candidate);
   }
   begin_punching();
 }
@@ -133,7 +133,7 @@ void PathFinder::begin_punching() {
       self->tick();
     });
   }
-  puncher_->add(peers_, now());
+  for (const Candidate& candidate : report_.peers) puncher_->add(candidate.at, now());
   tick();
 }
 

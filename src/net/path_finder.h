@@ -88,7 +88,6 @@ class PathFinder : public std::enable_shared_from_this<PathFinder> {
   std::map<std::size_t, StunId> stun_ids_;
   std::optional<PunchKey> key_;
   std::optional<Puncher> puncher_;
-  std::vector<Udp::endpoint> peers_;
   std::shared_ptr<QuicConnection> attempt_;
   std::chrono::nanoseconds begun_{0};
   std::chrono::seconds pause_;

@@ -1,11 +1,12 @@
 #include "net/punch.h"
 
 #include <openssl/crypto.h>
-#include <openssl/evp.h>
 #include <openssl/sha.h>
 
 #include <algorithm>
 #include <span>
+
+#include "net/hmac.h"
 
 namespace linkcpp::net {
 namespace {
@@ -16,13 +17,8 @@ constexpr std::size_t tagged_bytes = probe_bytes - tag_bytes;
 constexpr std::size_t max_questions = 16;  // of one candidate, whose answers are still awaited
 constexpr std::size_t max_answers = 64;    // waiting to be sent
 
-std::array<std::uint8_t, 32> mac_of(ByteSpan bytes, const PunchKey& key) {
-  std::array<std::uint8_t, 32> mac{};
-  std::size_t length = 0;
-  EVP_Q_mac(nullptr, "HMAC", nullptr, "SHA256", nullptr, key.data(), key.size(), reinterpret_cast<const unsigned char*>(bytes.data()),
-            bytes.size(), mac.data(), mac.size(), &length);
-  return mac;
-}
+/// Zeros, which no authentic probe has, where OpenSSL is broken.
+Hmac mac_of(ByteSpan bytes, const PunchKey& key) { return hmac_sha256(key, bytes).value_or(Hmac{}); }
 
 }  // namespace
 
@@ -89,10 +85,6 @@ Puncher::Candidate* Puncher::candidate(const Endpoint& at, Time now) {
   if (candidates_.size() >= knobs_.max_candidates || at.port() == 0) return nullptr;
   candidates_.push_back({.at = at, .next = now, .pause = knobs_.first_pause});
   return &candidates_.back();
-}
-
-void Puncher::add(const std::vector<Endpoint>& candidates, Time now) {
-  for (const Endpoint& at : candidates) candidate(at, now);
 }
 
 bool Puncher::received(ByteSpan datagram, const Endpoint& from, Time now) {

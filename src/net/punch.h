@@ -64,8 +64,8 @@ class Puncher {
 
   Puncher(PunchKey key, bool dialer, std::uint64_t seed, Time now, Knobs knobs);
   Puncher(PunchKey key, bool dialer, std::uint64_t seed, Time now) : Puncher(key, dialer, seed, now, Knobs()) {}
-  /// What the peer says where it might be. May grow later.
-  void add(const std::vector<Endpoint>& candidates, Time now);
+  /// Where the peer might be, as it says. More may come later.
+  void add(const Endpoint& at, Time now) { candidate(at, now); }
   /// A datagram whose key name is ours. False if it is not authentic.
   bool received(ByteSpan datagram, const Endpoint& from, Time now);
   /// What to send by now.

@@ -3,18 +3,17 @@
 #include <openssl/err.h>
 #include <openssl/rand.h>
 #include <openssl/ssl.h>
-#include <sys/ioctl.h>
 
 #include <algorithm>
 #include <boost/asio/dispatch.hpp>
 #include <boost/asio/post.hpp>
-#include <cassert>
 #include <utility>
 
 #include "net/handshake_words.h"
+#include "net/link_words.h"
 #include "net/quic_hub.h"
 #include "net/tls_identity.h"
-#include "wire/messages.h"
+#include "wire/text.h"
 
 namespace linkcpp::net {
 namespace {
@@ -39,6 +38,15 @@ constexpr auto backstop_idle = std::chrono::seconds(60);
 std::chrono::steady_clock::time_point time_point(ngtcp2_tstamp t) {
   return std::chrono::steady_clock::time_point(std::chrono::nanoseconds(t));
 }
+ngtcp2_duration ticks(std::chrono::nanoseconds t) { return static_cast<ngtcp2_duration>(t.count()); }
+
+SharedFrame shared(Bytes frame) { return std::make_shared<const Bytes>(std::move(frame)); }
+
+/// A path as ngtcp2 wants it. Both ends' addresses must outlive it.
+struct Way {
+  SocketAddress local, remote;
+  [[nodiscard]] ngtcp2_path path() { return {{local.get(), local.length}, {remote.get(), remote.length}, nullptr}; }
+};
 
 }  // namespace
 
@@ -52,7 +60,7 @@ struct QuicHooks {
     auto& self = of(user);
     const auto hub = self.common_.hub.lock();
     if (!hub) return NGTCP2_ERR_CALLBACK_FAILURE;
-    hub->make_id(*id, n, self.shared_from_this());
+    *id = hub->make_id(n, self.shared_from_this());
     hub->reset_token(*id, token->data);
     return 0;
   }
@@ -145,15 +153,12 @@ struct QuicHooks {
 
 QuicConnection::QuicConnection(Common common, Udp::endpoint remote, OnReady on_ready)
     : common_(std::move(common)),
-      credentials_(common_.credentials),
-      knobs_(common_.knobs),
       dialled_(std::move(remote)),
       remote_(dialled_),
       endpoint_(to_text(remote_)),
       echo_(FlightEcho::Knobs{.mode = common_.knobs.quic_echo}),
       on_ready_(std::move(on_ready)),
       timer_(common_.strand),
-      echo_timer_(common_.strand),
       close_timer_(common_.strand),
       heard_(Clock::now().time_since_epoch().count()) {
   ref_.user_data = this;
@@ -170,9 +175,7 @@ QuicConnection::~QuicConnection() {
   if (crypto_ != nullptr) ngtcp2_crypto_ossl_ctx_del(crypto_);
 }
 
-ngtcp2_tstamp QuicConnection::now() {
-  return static_cast<ngtcp2_tstamp>(std::chrono::nanoseconds(Clock::now().time_since_epoch()).count());
-}
+ngtcp2_tstamp QuicConnection::now() { return ticks(Clock::now().time_since_epoch()); }
 
 // ---- setting up ------------------------------------------------------------------------------------------------------
 
@@ -180,11 +183,11 @@ ngtcp2_settings QuicConnection::make_settings() const {
   ngtcp2_settings settings;
   ngtcp2_settings_default(&settings);
   settings.initial_ts = now();
-  settings.initial_rtt = static_cast<ngtcp2_duration>(std::chrono::nanoseconds(knobs_.quic_initial_rtt).count());
-  settings.cc_algo = knobs_.quic_congestion_control == "bbr"    ? NGTCP2_CC_ALGO_BBR
-                     : knobs_.quic_congestion_control == "reno" ? NGTCP2_CC_ALGO_RENO
-                                                                : NGTCP2_CC_ALGO_CUBIC;
-  settings.handshake_timeout = static_cast<ngtcp2_duration>(std::chrono::nanoseconds(knobs_.handshake_deadline).count());
+  settings.initial_rtt = ticks(common_.knobs.quic_initial_rtt);
+  settings.cc_algo = common_.knobs.quic_congestion_control == "bbr"    ? NGTCP2_CC_ALGO_BBR
+                     : common_.knobs.quic_congestion_control == "reno" ? NGTCP2_CC_ALGO_RENO
+                                                                       : NGTCP2_CC_ALGO_CUBIC;
+  settings.handshake_timeout = ticks(common_.knobs.handshake_deadline);
   settings.max_tx_udp_payload_size = max_packet;
   settings.max_window = full_window;
   settings.max_stream_window = full_window;
@@ -197,7 +200,7 @@ ngtcp2_transport_params QuicConnection::make_params() {
   params.initial_max_streams_uni = max_single_streams;
   params.initial_max_stream_data_uni = stream_window;
   params.initial_max_data = first_window;
-  params.max_idle_timeout = static_cast<ngtcp2_duration>(std::chrono::nanoseconds(backstop_idle).count());
+  params.max_idle_timeout = ticks(backstop_idle);
   // What a peer adds to its probe timeout for us (RFC 9002, 6.2.1): acknowledgements here are never held back for long.
   params.max_ack_delay = NGTCP2_MILLISECONDS;
   params.active_connection_id_limit = 4;
@@ -213,14 +216,14 @@ Result<> QuicConnection::tie(SslPtr ssl, bool server) {
   SSL_set_app_data(ssl_.get(), &ref_);
   QuicTlsUser::attach(ssl_.get(), this);
   ngtcp2_conn_set_tls_native_handle(quic_.get(), crypto_);
-  ngtcp2_conn_set_keep_alive_timeout(quic_.get(), static_cast<ngtcp2_duration>(std::chrono::nanoseconds(knobs_.keep_warm).count()));
-  close_timer_.expires_after(knobs_.handshake_deadline);
+  ngtcp2_conn_set_keep_alive_timeout(quic_.get(), ticks(common_.knobs.keep_warm));
+  close_timer_.expires_after(common_.knobs.handshake_deadline);
   close_timer_.async_wait([weak = weak_from_this()](const error_code& cancelled) {
     const auto self = weak.lock();
     if (!self || cancelled || self->state_ == State::open) return;
     self->abort(
         {ErrorKind::timeout,
-         std::format("no authenticated link came up within {} ms; the peer got stuck in {}", self->knobs_.handshake_deadline.count(),
+         std::format("no authenticated link came up within {} ms; the peer got stuck in {}", self->common_.knobs.handshake_deadline.count(),
                      self->state_ == State::proving ? "the exchange of proofs" : "the QUIC handshake; does a firewall drop UDP?")});
   });
   return {};
@@ -231,17 +234,14 @@ Result<> QuicConnection::connect(const std::string& address) {
   if (!hub) return fail(ErrorKind::unavailable, "the UDP socket is closed");
   address_ = address;
   std::optional<Resumption> resume;
-  if (knobs_.quic_resume) resume = common_.tls->take(address);
+  if (common_.knobs.quic_resume) resume = common_.tls->take(address);
   auto ssl = common_.tls->client(resume ? &*resume : nullptr);
   if (!ssl) return pass(ssl);
 
   const std::unique_lock lock(mutex_);
-  ngtcp2_cid peer_id{}, own_id{};
-  peer_id.datalen = QuicHub::id_bytes;
-  RAND_bytes(peer_id.data, static_cast<int>(peer_id.datalen));
-  hub->make_id(own_id, QuicHub::id_bytes, shared_from_this());
-  SocketAddress local(common_.socket->local()), remote(remote_);
-  const ngtcp2_path path{{local.get(), local.length}, {remote.get(), remote.length}, nullptr};
+  const ngtcp2_cid peer_id = QuicHub::random_id(), own_id = hub->make_id(QuicHub::id_bytes, shared_from_this());
+  Way way{SocketAddress(common_.socket->local()), SocketAddress(remote_)};
+  const ngtcp2_path path = way.path();
   auto settings = make_settings();
   if (resume && !resume->token.empty()) {
     settings.token = resume->token.data();
@@ -276,8 +276,7 @@ Result<> QuicConnection::accept(const Arrival& arrival) {
   auto ssl = common_.tls->server();
   if (!ssl) return pass(ssl);
   const std::lock_guard lock(mutex_);
-  ngtcp2_cid own_id{};
-  hub->make_id(own_id, QuicHub::id_bytes, shared_from_this());
+  const ngtcp2_cid own_id = hub->make_id(QuicHub::id_bytes, shared_from_this());
   auto settings = make_settings();
   auto params = make_params();
   params.original_dcid = arrival.original ? *arrival.original : arrival.header.dcid;
@@ -293,8 +292,8 @@ Result<> QuicConnection::accept(const Arrival& arrival) {
     settings.tokenlen = arrival.header.tokenlen;
     settings.token_type = arrival.original ? NGTCP2_TOKEN_TYPE_RETRY : NGTCP2_TOKEN_TYPE_NEW_TOKEN;
   }
-  SocketAddress local(common_.socket->local()), remote(remote_);
-  const ngtcp2_path path{{local.get(), local.length}, {remote.get(), remote.length}, nullptr};
+  Way way{SocketAddress(common_.socket->local()), SocketAddress(remote_)};
+  const ngtcp2_path path = way.path();
   const auto callbacks = QuicHooks::table();
   ngtcp2_conn* quic = nullptr;
   if (const int rc = ngtcp2_conn_server_new(&quic, &arrival.header.scid, &own_id, &path, arrival.header.version, &callbacks, &settings,
@@ -362,7 +361,7 @@ void QuicConnection::rejected_early_data() {
 
 int QuicConnection::stream_bytes(std::int64_t stream, bool last, ByteSpan bytes) {
   if (auto taken = incoming_.received(stream, bytes, last); !taken) {
-    fail_with({taken.error().kind, std::format("protocol violation by {}: {}", endpoint_, taken.error().message)});
+    fail_with(violation(endpoint_, taken.error().kind, taken.error().message));
     return 0;
   }
   // The bytes are ours now, so the windows may move on.
@@ -496,15 +495,13 @@ void QuicConnection::arm() {
 void QuicConnection::send(SharedFrame frame) {
   const std::lock_guard lock(mutex_);
   if (closing_ || frame->empty() || !quic_) return;
-  if (outgoing_.unwritten() + frame->size() > knobs_.max_queued_bytes) {
+  if (outgoing_.unwritten() + frame->size() > common_.knobs.max_queued_bytes) {
     closing_ = true;
-    fail_with({ErrorKind::unavailable, std::format("the peer {} does not take what is sent to it: more than {} MiB are queued", endpoint_,
-                                                   knobs_.max_queued_bytes >> 20)});
+    fail_with(stuck_peer(endpoint_, common_.knobs));
     asio::post(common_.strand, [self = shared_from_this()] { self->settle(); });
     return;
   }
-  bytes_sent_.fetch_add(frame->size(), std::memory_order_relaxed);
-  frames_sent_.fetch_add(1, std::memory_order_relaxed);
+  counters_.sent(frame->size());
   if (!may_send_) return held_.push_back(std::move(frame));
   if (early_data_) early_.push_back(frame);
   outgoing_.push(std::move(frame));
@@ -517,10 +514,7 @@ bool QuicConnection::sending() const {
 }
 
 LinkStats QuicConnection::stats() const {
-  LinkStats stats{.bytes_sent = bytes_sent_.load(std::memory_order_relaxed),
-                  .bytes_received = bytes_received_.load(std::memory_order_relaxed),
-                  .frames_sent = frames_sent_.load(std::memory_order_relaxed),
-                  .frames_received = frames_received_.load(std::memory_order_relaxed)};
+  LinkStats stats = counters_.stats();
   const std::lock_guard lock(mutex_);
   if (!quic_ || !handshake_complete_) return stats;
   ngtcp2_conn_info info;
@@ -540,8 +534,8 @@ void QuicConnection::receive(const Udp::endpoint& from, ByteSpan packet) {
     return;
   }
   touched_ = true;
-  SocketAddress local(common_.socket->local()), remote(from);
-  const ngtcp2_path path{{local.get(), local.length}, {remote.get(), remote.length}, nullptr};
+  Way way{SocketAddress(common_.socket->local()), SocketAddress(from)};
+  const ngtcp2_path path = way.path();
   const ngtcp2_pkt_info info{};
   const std::lock_guard lock(mutex_);
   if (!quic_ || error_) return;
@@ -560,11 +554,10 @@ Error QuicConnection::describe(int code) {
     const bool alert = said->type == NGTCP2_CCERR_TYPE_TRANSPORT && said->error_code >= NGTCP2_CRYPTO_ERROR &&
                        said->error_code < NGTCP2_CRYPTO_ERROR + 256;
     if (alert && said->error_code == NGTCP2_CRYPTO_ERROR + SSL_AD_BAD_CERTIFICATE) return key_rejected_error();
-    std::string reason(reinterpret_cast<const char*>(said->reason), said->reasonlen);
-    reason = printable(std::move(reason));
-    const char* where = incoming_.in_frame() ? " in the middle of a frame" : "";
-    return {ErrorKind::unavailable,
-            std::format("the peer {} closed the connection{}{}{}", endpoint_, where, reason.empty() ? "" : ": ", reason)};
+    Error closed = closed_by_peer(endpoint_, incoming_.in_frame());
+    const std::string_view reason(reinterpret_cast<const char*>(said->reason), said->reasonlen);
+    if (!reason.empty()) closed.message += ": " + wire::plain_text(reason, max_shown_reason);
+    return closed;
   }
   if (code == NGTCP2_ERR_IDLE_CLOSE || code == NGTCP2_ERR_HANDSHAKE_TIMEOUT) {
     return {ErrorKind::timeout, std::format("the peer {} does not answer; is it down, or does a firewall drop UDP?", endpoint_)};
@@ -608,7 +601,7 @@ void QuicConnection::step() {
   bool flushed = false;
   {
     const std::lock_guard lock(mutex_);
-    flushed = closing_ && close_reason_ && outgoing_.all_acknowledged() && held_.empty();
+    flushed = closing_ && close_reason_ && all_arrived();
   }
   if (flushed) begin_close();
 }
@@ -616,14 +609,11 @@ void QuicConnection::step() {
 // ---- proofs ----------------------------------------------------------------------------------------------------------
 
 Result<> QuicConnection::send_proof() {
-  TlsSession::ExportedKey exported{};
-  if (SSL_export_keying_material(ssl_.get(), exported.data(), exported.size(), auth_exporter_label.data(), auth_exporter_label.size(),
-                                 nullptr, 0, 0) != 1) {
-    return tls_broken("export keying material");
-  }
-  const auto proof = make_proof(credentials_->secret, role(), exported, credentials_->identity.key());
+  const auto exported = export_key(ssl_.get(), auth_exporter_label);
+  if (!exported) return std::unexpected(exported.error());
+  const auto proof = make_proof(common_.credentials->secret, role(), *exported, common_.credentials->identity.key());
   if (!proof) return std::unexpected(proof.error());
-  outgoing_.push(std::make_shared<const Bytes>(wire::make_frame(wire::FrameType::auth, 0, std::as_bytes(std::span(*proof)))));
+  outgoing_.push(shared(wire::make_frame(wire::FrameType::auth, 0, std::as_bytes(std::span(*proof)))));
   proof_sent_ = true;
   return {};
 }
@@ -635,15 +625,12 @@ Result<bool> QuicConnection::check_proofs() {
   auto frame = incoming_.next_ordered();
   if (!frame) return pass(frame);
   if (!*frame) return false;
-  TlsSession::ExportedKey exported{};
-  {
+  const auto exported = [this] {
     const std::lock_guard lock(mutex_);
-    if (SSL_export_keying_material(ssl_.get(), exported.data(), exported.size(), auth_exporter_label.data(), auth_exporter_label.size(),
-                                   nullptr, 0, 0) != 1) {
-      return tls_broken("export keying material");
-    }
-  }
-  const auto expected = make_proof(credentials_->secret, peer_role, exported, *seen_key_);
+    return export_key(ssl_.get(), auth_exporter_label);
+  }();
+  if (!exported) return std::unexpected(exported.error());
+  const auto expected = make_proof(common_.credentials->secret, peer_role, *exported, *seen_key_);
   if (!expected) return std::unexpected(expected.error());
   if ((*frame)->header.type == wire::FrameType::auth && check_proof((*frame)->body, *expected)) return proof_checked_ = true;
   return std::unexpected(unproved(**frame, peer_role, *seen_key_));
@@ -651,12 +638,9 @@ Result<bool> QuicConnection::check_proofs() {
 
 /// A backbone tells the peer why, and waits until it has heard that.
 void QuicConnection::refuse(const Error& reason) {
-  if (role() == Role::backbone) {  // told the rule, not what this side knows of it
-    Bytes frame = wire::begin_frame(wire::FrameType::refuse, 0);
-    wire::encode(wire::Refuse{reason.kind, reason.kind == ErrorKind::unauthorized ? wrong_token : reason.message}, frame);
-    wire::finish_frame(frame);
+  if (role() == Role::backbone) {
     const std::lock_guard lock(mutex_);
-    outgoing_.push(std::make_shared<const Bytes>(std::move(frame)));
+    outgoing_.push(shared(refusal_frame(reason)));
     pump();
   }
   close(reason);
@@ -722,17 +706,14 @@ void QuicConnection::opened() {
 
 void QuicConnection::start(Link::Handlers handlers) {
   asio::dispatch(common_.strand, [self = shared_from_this(), handlers = std::move(handlers)]() mutable {
-    if (self->muted_) return;
-    self->handlers_ = std::move(handlers);
-    self->started_ = true;
-    if (self->unreported_) return self->report(std::move(*self->unreported_));
+    if (!self->user_.start(std::move(handlers))) return;
     // Posted: a caller that is on the strand may not be ready for frames before it returns.
     asio::post(self->common_.strand, [self] { self->settle(); });
   });
 }
 
 void QuicConnection::deliver() {
-  while (started_ && state_ == State::open) {
+  while (user_.started() && state_ == State::open) {
     {
       const std::lock_guard lock(mutex_);
       if (closing_) return;
@@ -740,23 +721,22 @@ void QuicConnection::deliver() {
     auto frame = incoming_.next();
     if (!frame) {
       const std::lock_guard lock(mutex_);
-      return fail_with({frame.error().kind, std::format("protocol violation by {}: {}", endpoint_, frame.error().message)});
+      return fail_with(violation(endpoint_, frame.error().kind, frame.error().message));
     }
     if (!*frame) return;
-    bytes_received_.fetch_add(wire::frame_header_bytes + (*frame)->body.size(), std::memory_order_relaxed);
-    frames_received_.fetch_add(1, std::memory_order_relaxed);
+    counters_.received(wire::frame_header_bytes + (*frame)->body.size());
     switch ((*frame)->header.type) {
       case wire::FrameType::ping:
-        send(std::make_shared<const Bytes>(wire::make_frame(wire::FrameType::pong, (*frame)->header.request, (*frame)->body)));
+        send(shared(wire::make_frame(wire::FrameType::pong, (*frame)->header.request, (*frame)->body)));
         break;
       case wire::FrameType::pong:
         break;
       case wire::FrameType::auth: {
         const std::lock_guard lock(mutex_);
-        return fail_with({ErrorKind::invalid_input, std::format("protocol violation by {}: a second proof of the join token", endpoint_)});
+        return fail_with(second_proof(endpoint_));
       }
       default:
-        if (handlers_.on_frame) handlers_.on_frame(**frame);
+        user_.deliver(**frame);
     }
   }
 }
@@ -790,14 +770,11 @@ void QuicConnection::watch_silence() {
   if (!handshake_complete_ || error_) return;
   ngtcp2_conn_info info;
   ngtcp2_conn_get_conn_info2(quic_.get(), &info);
-  const auto limit =
-      std::min<std::chrono::nanoseconds>(knobs_.silence_limit, 3 * std::chrono::nanoseconds(info.smoothed_rtt) + knobs_.silence_floor);
   const auto silent = Clock::now().time_since_epoch() - Clock::duration(heard_.load(std::memory_order_relaxed));
-  if (silent < limit) return;
+  if (silent < silence_limit(common_.knobs, std::chrono::nanoseconds(info.smoothed_rtt))) return;
   // If datagrams wait in the socket, it was this process that did not listen (stopped, or starved of CPU).
   if (common_.socket->has_waiting()) return;
-  fail_with({ErrorKind::timeout, std::format("the peer {} has been silent for {} ms; is it down, or the network?", endpoint_,
-                                             std::chrono::duration_cast<std::chrono::milliseconds>(silent).count())});
+  fail_with(silent_peer(endpoint_, silent));
 }
 
 // ---- closing ---------------------------------------------------------------------------------------------------------
@@ -813,7 +790,7 @@ void QuicConnection::close(Error reason) {
     bool flushed = false;
     {
       const std::lock_guard lock(self->mutex_);
-      flushed = self->outgoing_.all_acknowledged() && self->held_.empty();
+      flushed = self->all_arrived();
     }
     if (flushed) return self->begin_close();
     self->close_timer_.expires_after(quic_flush_deadline);
@@ -824,9 +801,9 @@ void QuicConnection::close(Error reason) {
 }
 
 void QuicConnection::abandon() {
-  muted_ = true;
+  user_.mute();
   close({ErrorKind::unavailable, "the link was dropped"});
-  asio::post(common_.strand, [self = shared_from_this()] { self->handlers_ = {}; });
+  asio::post(common_.strand, [self = shared_from_this()] { self->user_.forget(); });
 }
 
 void QuicConnection::begin_close() {
@@ -886,18 +863,8 @@ void QuicConnection::finish(Error reason) {
     self->state_ = State::finished;
     if (const auto hub = self->common_.hub.lock()) hub->forget(*self);
   });
-  if (was_ready) return report(std::move(reason));
+  if (was_ready) return user_.end(std::move(reason));
   if (auto ready = std::exchange(on_ready_, {})) ready(std::unexpected(std::move(reason)));
-}
-
-void QuicConnection::report(Error reason) {
-  if (!started_ && !muted_) {
-    unreported_ = std::move(reason);
-  } else {
-    const Link::Handlers handlers = std::exchange(handlers_, {});
-    if (handlers.on_close && !muted_) handlers.on_close(reason);
-  }
-  if (const auto hook = std::exchange(finished_hook_, {})) hook();
 }
 
 }  // namespace linkcpp::net

@@ -20,6 +20,7 @@
 #include "net/auth.h"
 #include "net/connection.h"
 #include "net/flight_echo.h"
+#include "net/link_user.h"
 #include "net/quic_streams.h"
 #include "net/quic_tls.h"
 #include "net/transport.h"
@@ -85,7 +86,7 @@ class QuicConnection final : public Connection, public QuicTlsUser, public std::
   [[nodiscard]] const PeerKey& peer() const override { return peer_; }
   [[nodiscard]] const std::string& endpoint() const override { return endpoint_; }
   [[nodiscard]] std::string_view kind() const override { return "quic"; }
-  void when_finished(std::function<void()> hook) override { finished_hook_ = std::move(hook); }
+  void when_finished(std::function<void()> hook) override { user_.when_finished(std::move(hook)); }
 
   // ---- QuicTlsUser
   bool check_key(const std::optional<PeerKey>& key) override;
@@ -100,7 +101,7 @@ class QuicConnection final : public Connection, public QuicTlsUser, public std::
   ngtcp2_settings make_settings() const;
   static ngtcp2_transport_params make_params();
   Result<> tie(SslPtr ssl, bool server);
-  [[nodiscard]] Role role() const { return credentials_->is_backbone ? Role::backbone : Role::worker; }
+  [[nodiscard]] Role role() const { return common_.credentials->is_backbone ? Role::backbone : Role::worker; }
 
   // ---- with the mutex held
   void pump();
@@ -109,6 +110,7 @@ class QuicConnection final : public Connection, public QuicTlsUser, public std::
   void flush();
   void arm();
   void fail_with(Error reason);
+  [[nodiscard]] bool all_arrived() const { return outgoing_.all_acknowledged() && held_.empty(); }
   [[nodiscard]] Error describe(int code);
   Result<> send_proof();
   void keys_arrived();
@@ -129,11 +131,8 @@ class QuicConnection final : public Connection, public QuicTlsUser, public std::
   void begin_close();
   void farewell(const Error& reason);
   void finish(Error reason);
-  void report(Error reason);
 
-  Common common_;
-  const std::shared_ptr<const Credentials> credentials_;
-  const LinkKnobs knobs_;
+  const Common common_;
   const Udp::endpoint dialled_;  ///< where the peer was first
   Udp::endpoint remote_;         ///< … and is now; mutex
   PeerKey peer_;
@@ -162,17 +161,14 @@ class QuicConnection final : public Connection, public QuicTlsUser, public std::
   State state_ = State::handshake;
   IncomingStreams incoming_;
   OnReady on_ready_;
-  Link::Handlers handlers_;
-  std::function<void()> finished_hook_;
-  boost::asio::steady_timer timer_, echo_timer_, close_timer_;
-  std::optional<Error> unreported_;
-  bool started_ = false, proof_checked_ = false, touched_ = false;
+  LinkUser user_;
+  boost::asio::steady_timer timer_, close_timer_;
+  bool proof_checked_ = false, touched_ = false;
   int close_answers_ = 0;
   std::vector<std::uint8_t> farewell_;  ///< the closing packet, repeated when the peer goes on
 
   std::atomic<ngtcp2_tstamp> armed_{UINT64_MAX};  ///< when timer_ fires
-  std::atomic<bool> muted_ = false;
-  std::atomic<std::uint64_t> bytes_sent_{0}, frames_sent_{0}, bytes_received_{0}, frames_received_{0};
+  FrameCounters counters_;
   std::atomic<Clock::rep> heard_;
 };
 

@@ -11,6 +11,7 @@
 #include <cstring>
 #include <utility>
 
+#include "net/hmac.h"
 #include "net/punch.h"
 #include "net/tls_identity.h"
 
@@ -33,17 +34,15 @@ ngtcp2_tstamp wall_clock() {
   return static_cast<ngtcp2_tstamp>(std::chrono::nanoseconds(std::chrono::system_clock::now().time_since_epoch()).count());
 }
 
-std::string key_of(const std::uint8_t* id, std::size_t n) { return {reinterpret_cast<const char*>(id), n}; }
-
 /// Derived from the node's private key, so that after a restart peers still believe that a reset is ours.
 bool derive_secret(const Identity& identity, std::array<std::uint8_t, 32>& secret) {
   std::array<std::uint8_t, 32> key{};
   std::size_t length = key.size();
   if (EVP_PKEY_get_raw_private_key(identity.private_key(), key.data(), &length) != 1) return false;
   constexpr std::string_view label = "linkcpp quic secret v1";
-  std::size_t made = 0;
-  return EVP_Q_mac(nullptr, "HMAC", nullptr, "SHA256", nullptr, key.data(), key.size(),
-                   reinterpret_cast<const unsigned char*>(label.data()), label.size(), secret.data(), secret.size(), &made) != nullptr;
+  const auto derived = hmac_sha256(key, std::as_bytes(std::span(label)));
+  if (derived) secret = *derived;
+  return derived.has_value();
 }
 
 }  // namespace
@@ -94,25 +93,40 @@ std::shared_ptr<QuicConnection> QuicHub::dial(const Udp::endpoint& to, const std
 
 // ---- connection ids ----------------------------------------------------------------------------------------------------
 
-void QuicHub::make_id(ngtcp2_cid& id, std::size_t n, const std::shared_ptr<QuicConnection>& owner) {
+QuicHub::Id::Id(const std::uint8_t* id, std::size_t length) : n(std::min(length, bytes.size())) { std::copy_n(id, n, bytes.begin()); }
+
+std::size_t QuicHub::Id::Hash::operator()(const Id& id) const {
+  std::size_t hash = 0;
+  std::memcpy(&hash, id.bytes.data(), sizeof hash);
+  return hash;
+}
+
+ngtcp2_cid QuicHub::random_id(std::size_t n) {
+  ngtcp2_cid id{};
   id.datalen = n;
   RAND_bytes(id.data, static_cast<int>(n));
+  return id;
+}
+
+ngtcp2_cid QuicHub::make_id(std::size_t n, const std::shared_ptr<QuicConnection>& owner) {
+  const ngtcp2_cid id = random_id(n);
   add_id(id, owner);
+  return id;
 }
 
 void QuicHub::add_id(const ngtcp2_cid& id, const std::shared_ptr<QuicConnection>& owner) {
   const std::lock_guard lock(ids_mutex_);
-  ids_[key_of(id.data, id.datalen)] = owner;
+  ids_.insert_or_assign(Id(id.data, id.datalen), owner);
 }
 
 void QuicHub::forget_id(const ngtcp2_cid& id) {
   const std::lock_guard lock(ids_mutex_);
-  ids_.erase(key_of(id.data, id.datalen));
+  ids_.erase(Id(id.data, id.datalen));
 }
 
 std::shared_ptr<QuicConnection> QuicHub::find(const std::uint8_t* id, std::size_t n) {
   const std::lock_guard lock(ids_mutex_);
-  const auto found = ids_.find(key_of(id, n));
+  const auto found = ids_.find(Id(id, n));
   return found == ids_.end() ? nullptr : found->second.lock();
 }
 
@@ -137,7 +151,7 @@ void QuicHub::forget(QuicConnection& connection) {
     });
   }
   accepted_.erase(&connection);
-  std::erase_if(connections_, [&](const auto& one) { return one.get() == &connection; });
+  connections_.erase(connection.shared_from_this());
   if (retired_ && connections_.empty()) socket_->cancel();
 }
 
@@ -267,9 +281,7 @@ bool QuicHub::may_answer_stranger() {
 }
 
 void QuicHub::send_retry(const ngtcp2_pkt_hd& header, const Udp::endpoint& to) {
-  ngtcp2_cid id{};
-  id.datalen = id_bytes;
-  RAND_bytes(id.data, static_cast<int>(id.datalen));
+  const ngtcp2_cid id = random_id();
   const SocketAddress address(to);
   std::array<std::uint8_t, NGTCP2_CRYPTO_MAX_RETRY_TOKENLEN2> token;
   const auto length = ngtcp2_crypto_generate_retry_token2(token.data(), secret_.data(), secret_.size(), header.version, address.get(),

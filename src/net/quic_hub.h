@@ -57,7 +57,8 @@ class QuicHub : public std::enable_shared_from_this<QuicHub> {
   [[nodiscard]] Udp::endpoint local() const { return socket_->local(); }
 
   // ---- for connections
-  void make_id(ngtcp2_cid& id, std::size_t n, const std::shared_ptr<QuicConnection>& owner);
+  static ngtcp2_cid random_id(std::size_t n = id_bytes);
+  ngtcp2_cid make_id(std::size_t n, const std::shared_ptr<QuicConnection>& owner);
   void add_id(const ngtcp2_cid& id, const std::shared_ptr<QuicConnection>& owner);
   void forget_id(const ngtcp2_cid& id);
   void reset_token(const ngtcp2_cid& id, std::uint8_t* token) const;
@@ -65,6 +66,18 @@ class QuicHub : public std::enable_shared_from_this<QuicHub> {
   void forget(QuicConnection& connection);
 
  private:
+  /// Looked up for each datagram, so without a string around it. Ids are random where we choose them; who chooses others only slows its own
+  /// handshakes, of which there are few.
+  struct Id {
+    std::array<std::uint8_t, NGTCP2_MAX_CIDLEN> bytes{};
+    std::size_t n = 0;
+    Id(const std::uint8_t* id, std::size_t length);
+    bool operator==(const Id&) const = default;
+    struct Hash {
+      std::size_t operator()(const Id& id) const;
+    };
+  };
+
   void read();
   void route(const UdpSocket::Datagram& datagram);
   void other(const UdpSocket::Datagram& datagram);
@@ -96,7 +109,7 @@ class QuicHub : public std::enable_shared_from_this<QuicHub> {
   int stranger_answers_ = 0;
 
   mutable std::mutex ids_mutex_;
-  std::unordered_map<std::string, std::weak_ptr<QuicConnection>> ids_;
+  std::unordered_map<Id, std::weak_ptr<QuicConnection>, Id::Hash> ids_;
 };
 
 /// The handle of a hub. Links that it made live on without it. Threading: any thread; callbacks as of Listener and Dialer.

@@ -70,6 +70,15 @@ std::optional<PeerKey> ed25519_key(const X509* certificate) {
   return result;
 }
 
+Result<std::array<std::uint8_t, 32>> export_key(SSL* ssl, std::string_view label) {
+  ERR_clear_error();
+  std::array<std::uint8_t, 32> key{};
+  if (SSL_export_keying_material(ssl, key.data(), key.size(), label.data(), label.size(), nullptr, 0, 0) != 1) {
+    return tls_broken("export keying material");
+  }
+  return key;
+}
+
 Error wrong_peer_error(const PeerKey& found, const PeerKey& expected) {
   return {ErrorKind::unauthorized, std::format("the peer is not the backbone that the join token names: its key is {}, expected {}; ask "
                                                "the backbone's operator for `linkcpp token`",

@@ -1,13 +1,17 @@
 // What TLS over TCP and TLS inside QUIC have in common: version, suites, certificates, and how a peer's key is found.
 #pragma once
 
+#include <array>
+#include <cstdint>
 #include <optional>
 #include <string>
+#include <string_view>
 
 #include "base/error.h"
 #include "net/identity.h"
 
 struct ssl_ctx_st;  // OpenSSL's SSL_CTX
+struct ssl_st;      // OpenSSL's SSL
 struct x509_st;     // OpenSSL's X509
 
 namespace linkcpp::net {
@@ -18,6 +22,9 @@ Result<> configure_tls(ssl_ctx_st* context, const Identity& identity);
 
 /// The raw key of an Ed25519 certificate; none for any other, or for no certificate.
 std::optional<PeerKey> ed25519_key(const x509_st* certificate);
+
+/// 32 bytes of keying material of one connection (RFC 8446, 7.5).
+Result<std::array<std::uint8_t, 32>> export_key(ssl_st* ssl, std::string_view label);
 
 /// The last entry of OpenSSL's error queue of this thread, which is emptied.
 std::string openssl_reason();

@@ -5,6 +5,8 @@
 #include <boost/asio/post.hpp>
 #include <utility>
 
+#include "net/link_words.h"
+
 namespace linkcpp::net {
 namespace {
 
@@ -27,8 +29,6 @@ constexpr auto flush_deadline = std::chrono::seconds(1);
 constexpr auto drain_deadline = std::chrono::seconds(1);
 constexpr std::size_t max_ping_body = 64;
 constexpr auto least_pause = std::chrono::milliseconds(1);
-/// Round trips of silence after which a peer is gone, beside the floor.
-constexpr int silence_round_trips = 3;
 
 LinkKnobs sane(LinkKnobs knobs) {
   knobs.keep_warm = std::max(knobs.keep_warm, least_pause);
@@ -61,8 +61,7 @@ void TlsConnection::send(SharedFrame frame) {
     if (overflow) {
       closing_ = true;
     } else {
-      bytes_sent_.fetch_add(frame->size(), std::memory_order_relaxed);
-      frames_sent_.fetch_add(1, std::memory_order_relaxed);
+      counters_.sent(frame->size());
       sent_.store(Clock::now().time_since_epoch().count(), std::memory_order_relaxed);
       queued_bytes_ += frame->size();
       queue_.push_back(std::move(frame));
@@ -70,10 +69,7 @@ void TlsConnection::send(SharedFrame frame) {
     }
   }
   if (!overflow) return pump();
-  asio::post(pipe_->strand(), [self = shared_from_this()] {
-    self->finish({ErrorKind::unavailable, std::format("the peer {} does not take what is sent to it: more than {} MiB are queued",
-                                                      self->endpoint_, self->knobs_.max_queued_bytes >> 20)});
-  });
+  asio::post(pipe_->strand(), [self = shared_from_this()] { self->finish(stuck_peer(self->endpoint_, self->knobs_)); });
 }
 
 /// Called by whoever has set pumping_.
@@ -195,10 +191,7 @@ void TlsConnection::pump_if_output() {
 
 void TlsConnection::start(Link::Handlers handlers) {
   asio::dispatch(pipe_->strand(), [self = shared_from_this(), handlers = std::move(handlers)]() mutable {
-    if (self->muted_) return;
-    self->handlers_ = std::move(handlers);
-    self->started_ = true;
-    if (self->unreported_) return self->report(std::move(*self->unreported_));
+    if (!self->user_.start(std::move(handlers))) return;
     if (self->leaving_ || self->finished_) return;
     self->heard_ = Clock::now();
     self->schedule_keep_warm(self->heard_ + self->knobs_.keep_warm);
@@ -223,8 +216,8 @@ void TlsConnection::on_read(const Result<std::size_t>& got) {
   if (finished_) return;
   if (!got || *got == 0) {
     if (leaving_) return shut();
+    if (got) return finish(closed_by_peer(endpoint_, received_.held() > 0));
     const char* where = received_.held() > 0 ? " in the middle of a frame" : "";
-    if (got) return finish({ErrorKind::unavailable, std::format("the peer {} closed the connection{}", endpoint_, where)});
     return finish({got.error().kind, std::format("the connection to {} broke{}: {}", endpoint_, where, got.error().message)});
   }
   if (leaving_) return read();  // discarded
@@ -255,8 +248,7 @@ bool TlsConnection::decrypt(std::size_t n) {
   } else if (flooded) {
     finish({ErrorKind::invalid_input, std::format("the peer {} floods the TLS layer", endpoint_)});
   } else {
-    const char* where = received_.held() > 0 ? " in the middle of a frame" : "";
-    finish({ErrorKind::unavailable, std::format("the peer {} closed the connection{}", endpoint_, where)});
+    finish(closed_by_peer(endpoint_, received_.held() > 0));
   }
   return false;
 }
@@ -268,14 +260,13 @@ void TlsConnection::deliver() {
       if (closing_) return;  // close() was called, perhaps by the handler of the frame before
     }
     auto frame = received_.next();
-    if (!frame) return finish({frame.error().kind, std::format("protocol violation by {}: {}", endpoint_, frame.error().message)});
+    if (!frame) return finish(violation(endpoint_, frame.error().kind, frame.error().message));
     if (!*frame || !handle(**frame)) return;
   }
 }
 
 bool TlsConnection::handle(const wire::FrameView& frame) {
-  bytes_received_.fetch_add(wire::frame_header_bytes + frame.body.size(), std::memory_order_relaxed);
-  frames_received_.fetch_add(1, std::memory_order_relaxed);
+  counters_.received(wire::frame_header_bytes + frame.body.size());
   switch (frame.header.type) {
     case wire::FrameType::ping:
       on_ping(frame);
@@ -284,10 +275,10 @@ bool TlsConnection::handle(const wire::FrameView& frame) {
       on_pong(frame);
       break;
     case wire::FrameType::auth:
-      finish({ErrorKind::invalid_input, std::format("protocol violation by {}: a second proof of the join token", endpoint_)});
+      finish(second_proof(endpoint_));
       break;
     default:
-      if (handlers_.on_frame) handlers_.on_frame(frame);
+      user_.deliver(frame);
   }
   return !finished_;
 }
@@ -296,7 +287,7 @@ bool TlsConnection::handle(const wire::FrameView& frame) {
 
 void TlsConnection::on_ping(const wire::FrameView& frame) {
   if (frame.body.size() > max_ping_body) {
-    return finish({ErrorKind::invalid_input, std::format("protocol violation by {}: a ping of {} bytes", endpoint_, frame.body.size())});
+    return finish(violation(endpoint_, ErrorKind::invalid_input, std::format("a ping of {} bytes", frame.body.size())));
   }
   send(std::make_shared<const Bytes>(wire::make_frame(wire::FrameType::pong, frame.header.request, frame.body)));
 }
@@ -319,11 +310,8 @@ void TlsConnection::schedule_keep_warm(Clock::time_point when) {
   });
 }
 
-/// How long a pinged peer may be silent: by its own round trips, if they are known.
 TlsConnection::Clock::duration TlsConnection::silence_limit() const {
-  const std::int64_t rtt = rtt_ns_.load(std::memory_order_relaxed);
-  if (rtt == 0) return knobs_.silence_limit;
-  return std::min<Clock::duration>(knobs_.silence_limit, silence_round_trips * std::chrono::nanoseconds(rtt) + knobs_.silence_floor);
+  return net::silence_limit(knobs_, std::chrono::nanoseconds(rtt_ns_.load(std::memory_order_relaxed)));
 }
 
 /// Meaningful while a ping is unanswered.
@@ -350,8 +338,7 @@ void TlsConnection::keep_warm() {
   const auto now = Clock::now();
   watch_delivery(now);
   if (peer_is_gone(now)) {
-    return finish({ErrorKind::timeout, std::format("the peer {} has been silent for {} ms; is it down, or the network?", endpoint_,
-                                                   std::chrono::duration_cast<std::chrono::milliseconds>(now - heard_).count())});
+    return finish(silent_peer(endpoint_, now - heard_));
   }
   // Looking at the time of the last frame here is cheaper than setting the timer anew with each frame.
   auto due = Clock::time_point(Clock::duration(sent_.load(std::memory_order_relaxed))) + knobs_.keep_warm;
@@ -387,9 +374,9 @@ void TlsConnection::close(Error reason) {
 }
 
 void TlsConnection::abandon() {
-  muted_ = true;
+  user_.mute();
   close({ErrorKind::unavailable, "the link was dropped"});
-  asio::post(pipe_->strand(), [self = shared_from_this()] { self->handlers_ = {}; });
+  asio::post(pipe_->strand(), [self = shared_from_this()] { self->user_.forget(); });
 }
 
 /// Waits until the queue is written, but not for long, then says farewell. Called again when the queue is empty.
@@ -431,7 +418,7 @@ void TlsConnection::farewell() {
     queue_.clear();
     queued_bytes_ = 0;
   }
-  report(std::move(reason));
+  user_.end(std::move(reason));
 }
 
 /// Ends the connection at once, with the first reason that was found.
@@ -445,7 +432,7 @@ void TlsConnection::finish(Error reason) {
     queued_bytes_ = 0;
   }
   shut();
-  if (!told) report(std::move(reason));
+  if (!told) user_.end(std::move(reason));
 }
 
 void TlsConnection::shut() {
@@ -461,16 +448,6 @@ void TlsConnection::shut() {
   pipe_->close();
 }
 
-void TlsConnection::report(Error reason) {
-  if (!started_ && !muted_) {
-    unreported_ = std::move(reason);
-  } else {
-    const Link::Handlers handlers = std::exchange(handlers_, {});
-    if (handlers.on_close && !muted_) handlers.on_close(reason);
-  }
-  if (const auto hook = std::exchange(finished_hook_, {})) hook();
-}
-
 bool TlsConnection::sending() const {
   const std::lock_guard lock(queue_mutex_);
   return pumping_;
@@ -480,12 +457,10 @@ LinkStats TlsConnection::stats() const {
   const auto us = [](const std::atomic<std::int64_t>& ns) {
     return std::chrono::duration_cast<std::chrono::microseconds>(std::chrono::nanoseconds(ns.load(std::memory_order_relaxed)));
   };
-  return {.bytes_sent = bytes_sent_.load(std::memory_order_relaxed),
-          .bytes_received = bytes_received_.load(std::memory_order_relaxed),
-          .frames_sent = frames_sent_.load(std::memory_order_relaxed),
-          .frames_received = frames_received_.load(std::memory_order_relaxed),
-          .rtt = us(rtt_ns_),
-          .rtt_min = us(rtt_min_ns_)};
+  LinkStats stats = counters_.stats();
+  stats.rtt = us(rtt_ns_);
+  stats.rtt_min = us(rtt_min_ns_);
+  return stats;
 }
 
 }  // namespace linkcpp::net

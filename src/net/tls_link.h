@@ -15,6 +15,7 @@
 #include "net/connection.h"
 #include "net/frame_buffer.h"
 #include "net/link.h"
+#include "net/link_user.h"
 #include "net/pipe.h"
 #include "net/tls_session.h"
 #include "net/transport.h"
@@ -43,7 +44,7 @@ class TlsConnection final : public Connection, public std::enable_shared_from_th
   [[nodiscard]] const PeerKey& peer() const override { return peer_; }
   [[nodiscard]] const std::string& endpoint() const override { return endpoint_; }
   [[nodiscard]] std::string_view kind() const override { return pipe_->kind(); }
-  void when_finished(std::function<void()> hook) override { finished_hook_ = std::move(hook); }
+  void when_finished(std::function<void()> hook) override { user_.when_finished(std::move(hook)); }
 
  private:
   using Clock = std::chrono::steady_clock;
@@ -72,7 +73,6 @@ class TlsConnection final : public Connection, public std::enable_shared_from_th
   void begin_close();
   void farewell();
   void finish(Error reason);
-  void report(Error reason);
   void shut();
 
   [[nodiscard]] Clock::duration silence_limit() const;
@@ -104,8 +104,7 @@ class TlsConnection final : public Connection, public std::enable_shared_from_th
   // Strand only.
   FrameBuffer received_;
   std::unique_ptr<std::byte[]> ciphertext_;
-  Link::Handlers handlers_;
-  std::function<void()> finished_hook_;
+  LinkUser user_;
   boost::asio::steady_timer warm_timer_, close_timer_;
   Clock::time_point heard_;
   std::optional<Clock::time_point> ping_sent_;
@@ -113,11 +112,9 @@ class TlsConnection final : public Connection, public std::enable_shared_from_th
   std::optional<std::uint64_t> ping_end_;  ///< bytes of the pipe at which the ping was surely written
   std::uint64_t delivered_ = 0;            ///< bytes that the next machine had taken when last looked at
   Clock::time_point delivering_;           ///< when that last grew, while the ping was still on its way
-  std::optional<Error> unreported_;        ///< ended before start()
-  bool started_ = false, reading_ = false, leaving_ = false, finished_ = false;
+  bool reading_ = false, leaving_ = false, finished_ = false;
 
-  std::atomic<bool> muted_ = false;  ///< the handle is gone: no handler may run
-  std::atomic<std::uint64_t> bytes_sent_{0}, frames_sent_{0}, bytes_received_{0}, frames_received_{0};
+  FrameCounters counters_;
   std::atomic<std::int64_t> rtt_ns_{0}, rtt_min_ns_{0};
   std::atomic<Clock::rep> sent_;  ///< when something was last sent
 };

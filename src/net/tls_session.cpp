@@ -194,13 +194,6 @@ void TlsSession::shutdown() {
   ERR_clear_error();
 }
 
-Result<TlsSession::ExportedKey> TlsSession::export_key(std::string_view label) const {
-  ERR_clear_error();
-  ExportedKey key{};
-  if (SSL_export_keying_material(ssl_.get(), key.data(), key.size(), label.data(), label.size(), nullptr, 0, 0) != 1) {
-    return tls_broken("export keying material");
-  }
-  return key;
-}
+Result<TlsSession::ExportedKey> TlsSession::export_key(std::string_view label) const { return net::export_key(ssl_.get(), label); }
 
 }  // namespace linkcpp::net

@@ -1,4 +1,4 @@
-// Making links over TCP with TLS 1.3, mutual Ed25519 authentication and the join token's proof.
+// Making links: over TCP, WebSocket or QUIC, always with TLS 1.3, mutual Ed25519 authentication and the join token's proof.
 //
 // Listeners and dialers call back on threads that drive the io_context. When their destructor returns, no callback runs or will run (unless
 // it was called from inside one), so do not destroy them while holding a lock that a callback takes. They must go before the io_context;

@@ -9,8 +9,6 @@
 #include <cerrno>
 #include <cstring>
 
-#include "net/endpoint.h"
-
 namespace linkcpp::net {
 namespace {
 
@@ -23,8 +21,6 @@ constexpr int buffer_bytes = 4 << 20;
 constexpr std::size_t max_segments = 40;
 
 }  // namespace
-
-std::string to_text(const Udp::endpoint& endpoint) { return Endpoint{endpoint.address().to_string(), endpoint.port()}.text(); }
 
 SocketAddress::SocketAddress(const Udp::endpoint& endpoint) {
   length = static_cast<socklen_t>(endpoint.size());

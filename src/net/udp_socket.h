@@ -19,9 +19,6 @@ namespace linkcpp::net {
 
 using Udp = boost::asio::ip::udp;
 
-/// "203.0.113.7:41234", "[2001:db8::1]:7101".
-std::string to_text(const Udp::endpoint& endpoint);
-
 /// Threading: send() from any thread; all else on the strand.
 class UdpSocket {
  public:

@@ -44,7 +44,7 @@ TEST(ProbeTest, OnlyTheSharedKeyMakesThem) {
 TEST(ProbeTest, OwnProbesThatComeBackAreNotBelieved) {
   Puncher puncher(key_of(1), true, 5, 0s);
   const Address peer(boost::asio::ip::make_address("192.0.2.1"), 5000);
-  puncher.add({peer}, 0s);
+  puncher.add(peer, 0s);
   for (const auto& send : puncher.due(0s)) EXPECT_FALSE(puncher.received(send.datagram, peer, 1ms));
   EXPECT_TRUE(puncher.found().empty());
 }
@@ -52,7 +52,7 @@ TEST(ProbeTest, OwnProbesThatComeBackAreNotBelieved) {
 TEST(ProbeTest, AnAnswerCountsOnlyFromWhereItWasAsked) {
   Puncher dialer(key_of(1), true, 5, 0s), other(key_of(1), false, 6, 0s);
   const Address peer(boost::asio::ip::make_address("192.0.2.1"), 5000), elsewhere(boost::asio::ip::make_address("192.0.2.9"), 5000);
-  dialer.add({peer}, 0s);
+  dialer.add(peer, 0s);
   for (const auto& send : dialer.due(0s)) other.received(send.datagram, Address(boost::asio::ip::make_address("192.0.2.2"), 1), 40ms);
   for (const auto& send : other.due(40ms)) EXPECT_TRUE(dialer.received(send.datagram, elsewhere, 80ms));
   EXPECT_TRUE(dialer.found().empty()) << "somebody repeated it from another address";
@@ -62,7 +62,7 @@ TEST(ProbeTest, AFloodOfAddressesIsBounded) {
   Puncher puncher(key_of(1), true, 5, 0s);
   Puncher other(key_of(1), false, 6, 0s);
   const Address peer(boost::asio::ip::make_address("192.0.2.1"), 5000);
-  other.add({peer}, 0s);
+  other.add(peer, 0s);
   const auto question = other.due(0s).front().datagram;
   for (std::uint16_t port = 1; port < 5000; ++port) {
     puncher.received(question, Address(boost::asio::ip::make_address("192.0.2.7"), port), 1ms);
@@ -103,12 +103,12 @@ class Matrix {
     std::array<Address, 2> seen{ask_server(0), ask_server(1)};
     const Time begin = now_;
     std::array<Puncher, 2> punchers{Puncher(key_of(7), true, 11, now_), Puncher(key_of(7), false, 12, now_ + 40ms)};
-    punchers[0].add({seen[1], local(1)}, now_);
+    for (const Address& at : {seen[1], local(1)}) punchers[0].add(at, now_);
     bool second_started = false;
     std::array<bool, 2> found{};
     for (; now_ < begin + 6s; now_ += 1ms) {
       if (!second_started && now_ >= begin + 40ms) {
-        punchers[1].add({seen[0], local(0)}, now_);
+        for (const Address& at : {seen[0], local(0)}) punchers[1].add(at, now_);
         second_started = true;
       }
       for (std::size_t i = 0; i < 2; ++i) {
