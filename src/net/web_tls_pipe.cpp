@@ -26,7 +26,8 @@ std::unexpected<Error> tls_broke() { return fail(ErrorKind::unavailable, "the TL
 
 }  // namespace
 
-WebTlsPipe::WebTlsPipe(std::unique_ptr<Pipe> below, WebTls ssl) : below_(std::move(below)), ssl_(std::move(ssl)), input_(ciphertext_chunk) {
+WebTlsPipe::WebTlsPipe(std::unique_ptr<Pipe> below, WebTls ssl)
+    : LayeredPipe(std::move(below)), ssl_(std::move(ssl)), input_(ciphertext_chunk) {
   BIO* const in = BIO_new(BIO_s_mem());
   BIO_set_mem_eof_return(in, -1);  // empty means: later
   SSL_set_bio(ssl_.get(), in, BIO_new(BIO_s_mem()));
@@ -106,18 +107,15 @@ void WebTlsPipe::on_ciphertext(std::span<std::byte> into, OnRead then, const Res
 /// Under the lock. True if no ciphertext waits.
 Result<bool> WebTlsPipe::flush() {
   for (;;) {
-    if (output_at_ == output_.size()) {
+    if (output_.empty()) {
       char* data = nullptr;
       const long n = BIO_get_mem_data(output_of(ssl_.get()), &data);
       if (n <= 0) return true;
       const auto* bytes = reinterpret_cast<const std::byte*>(data);
       output_.assign(bytes, bytes + n);
-      output_at_ = 0;
       BIO_reset(output_of(ssl_.get()));
     }
-    ByteSpan rest = ByteSpan(output_).subspan(output_at_);
-    const auto gone = below_->try_write(rest);
-    output_at_ = output_.size() - rest.size();
+    const auto gone = write_output();
     if (!gone || !*gone) return gone;
   }
 }

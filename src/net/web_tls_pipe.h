@@ -5,13 +5,13 @@
 #include <memory>
 #include <mutex>
 
-#include "net/pipe.h"
+#include "net/layered_pipe.h"
 #include "net/web_tls.h"
 
 namespace linkcpp::net {
 
 /// Threads as for any pipe; reading and writing share the TLS state under a lock of its own.
-class WebTlsPipe final : public Pipe {
+class WebTlsPipe final : public LayeredPipe {
  public:
   WebTlsPipe(std::unique_ptr<Pipe> below, WebTls ssl);
 
@@ -20,15 +20,8 @@ class WebTlsPipe final : public Pipe {
 
   void read_some(std::span<std::byte> into, OnRead then) override;
   Result<bool> try_write(ByteSpan& bytes) override;
-  void wait_writable(OnWritable then) override { below_->wait_writable(std::move(then)); }
   void shutdown_send() override;
   void close() override;
-  void cancel() override { below_->cancel(); }
-  [[nodiscard]] const Strand& strand() const override { return below_->strand(); }
-  [[nodiscard]] bool unread() const override { return below_->unread(); }
-  [[nodiscard]] std::uint64_t written() const override { return below_->written(); }
-  [[nodiscard]] std::uint64_t acknowledged() const override { return below_->acknowledged(); }
-  [[nodiscard]] const std::string& endpoint() const override { return below_->endpoint(); }
   [[nodiscard]] std::string_view kind() const override { return "tls"; }
 
  private:
@@ -36,11 +29,8 @@ class WebTlsPipe final : public Pipe {
   Result<bool> flush();
   void on_ciphertext(std::span<std::byte> into, OnRead then, const Result<std::size_t>& got);
 
-  const std::unique_ptr<Pipe> below_;
   mutable std::mutex mutex_;
   WebTls ssl_;
-  Bytes output_;  ///< ciphertext that waits
-  std::size_t output_at_ = 0;
   Bytes input_;  ///< strand only
   bool closing_ = false;
 };

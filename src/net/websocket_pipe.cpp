@@ -18,7 +18,7 @@ constexpr std::size_t max_payload = UINT16_MAX;
 }  // namespace
 
 WebSocketPipe::WebSocketPipe(std::unique_ptr<Pipe> below, Options options)
-    : below_(std::move(below)),
+    : LayeredPipe(std::move(below)),
       options_(std::move(options)),
       decoder_(options_.side == WebSocketSide::client ? WebSocketSide::server : WebSocketSide::client) {}
 
@@ -77,15 +77,8 @@ std::optional<WebSocketMask> WebSocketPipe::next_mask() {
 /// True if nothing waits.
 Result<bool> WebSocketPipe::flush() {
   for (;;) {
-    ByteSpan rest = ByteSpan(output_).subspan(output_at_);
-    if (!rest.empty()) {
-      const auto gone = below_->try_write(rest);
-      output_at_ = output_.size() - rest.size();
-      if (!gone || !*gone) return gone;
-      output_.clear();
-      output_at_ = 0;
-    }
-    if (!pong_ || close_sent_) return below_->try_write(rest);  // the pipe below may hold something as well
+    const auto gone = write_output();  // also with nothing in it: the pipe below may hold something
+    if (!gone || !*gone || !pong_ || close_sent_) return gone;
     put_websocket_frame(output_, WebSocketOpcode::pong, *pong_, next_mask());
     pong_.reset();
   }

@@ -6,7 +6,7 @@
 #include <optional>
 #include <string_view>
 
-#include "net/pipe.h"
+#include "net/layered_pipe.h"
 #include "net/websocket_frames.h"
 
 namespace linkcpp::net {
@@ -15,7 +15,7 @@ namespace linkcpp::net {
 /// is answered and is the end of the stream.
 ///
 /// Threads as for any pipe; answers to control frames leave by the strand, under a lock of its own.
-class WebSocketPipe final : public Pipe {
+class WebSocketPipe final : public LayeredPipe {
  public:
   struct Options {
     WebSocketSide side = WebSocketSide::client;  ///< which one we are
@@ -27,16 +27,9 @@ class WebSocketPipe final : public Pipe {
 
   void read_some(std::span<std::byte> into, OnRead then) override;
   Result<bool> try_write(ByteSpan& bytes) override;
-  void wait_writable(OnWritable then) override { below_->wait_writable(std::move(then)); }
   /// Begins the closing handshake. The connection below stays open, since proxies take half of one for none.
   void shutdown_send() override;
   void close() override;
-  void cancel() override { below_->cancel(); }
-  [[nodiscard]] const Strand& strand() const override { return below_->strand(); }
-  [[nodiscard]] bool unread() const override { return below_->unread(); }
-  [[nodiscard]] std::uint64_t written() const override { return below_->written(); }
-  [[nodiscard]] std::uint64_t acknowledged() const override { return below_->acknowledged(); }
-  [[nodiscard]] const std::string& endpoint() const override { return below_->endpoint(); }
   [[nodiscard]] std::string_view kind() const override { return options_.kind; }
 
  private:
@@ -46,7 +39,6 @@ class WebSocketPipe final : public Pipe {
   void say_close(WebSocketStatus status);
   std::optional<WebSocketMask> next_mask();
 
-  const std::unique_ptr<Pipe> below_;
   Options options_;
 
   // Strand only.
@@ -55,8 +47,6 @@ class WebSocketPipe final : public Pipe {
   std::optional<Result<std::size_t>> end_;
 
   std::mutex mutex_;
-  Bytes output_;  ///< frames that wait
-  std::size_t output_at_ = 0;
   std::optional<Bytes> pong_;  ///< the last ping's, waits until the output has gone
   bool close_sent_ = false;
   std::array<std::byte, 1024> masks_;  ///< random bytes, used once

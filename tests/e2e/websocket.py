@@ -5,11 +5,10 @@ import json
 import os
 import subprocess
 import tempfile
-import time
 import urllib.error
 import urllib.request
 
-from swarm import ENV, Process, free_port, run_tests
+from swarm import ENV, Process, run_tests, web_server
 
 BENCH = os.path.join(os.environ.get("LINKCPP_TOOLS", ""), "link_bench")
 
@@ -17,32 +16,10 @@ BENCH = os.path.join(os.environ.get("LINKCPP_TOOLS", ""), "link_bench")
 @contextlib.contextmanager
 def proxy(folder, target, tls=False):
     """nginx that passes /swarm/ on to a node, with its defaults: buffers, 60 s of patience, HTTP/1.0 elsewhere."""
-    port, home = free_port(), tempfile.mkdtemp(dir=folder)
-    listen, secure, cert = str(port), "", os.path.join(home, "cert.pem")
-    if tls:
-        key = os.path.join(home, "key.pem")
-        subprocess.run(["openssl", "req", "-x509", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:P-256", "-nodes", "-days", "2", "-subj",
-                        "/CN=localhost", "-addext", "subjectAltName=DNS:localhost", "-keyout", key, "-out", cert], check=True, capture_output=True)
-        listen, secure = f"{port} ssl", f"ssl_certificate {cert}; ssl_certificate_key {key};"
-    with open(os.path.join(home, "nginx.conf"), "w") as file:
-        file.write(f"""{"user root; " if os.geteuid() == 0 else ""}daemon off; pid {home}/pid; error_log {home}/error.log; worker_processes 1;
-events {{}}
-http {{ access_log {home}/access.log combined; client_body_temp_path {home}/a; proxy_temp_path {home}/b; fastcgi_temp_path {home}/c;
-uwsgi_temp_path {home}/d; scgi_temp_path {home}/e;
-server {{ listen 127.0.0.1:{listen}; {secure}
-  location /swarm/ {{ proxy_pass http://{target}; proxy_http_version 1.1; proxy_set_header Upgrade $http_upgrade; proxy_set_header Connection upgrade; }}
-  location /old/ {{ proxy_pass http://{target}; }}
-}} }}""")
-    process = subprocess.Popen(["/usr/sbin/nginx", "-e", f"{home}/error.log", "-c", f"{home}/nginx.conf"])
-    try:
-        for _ in range(100):
-            if os.path.exists(f"{home}/pid") and open(f"{home}/pid").read().strip():
-                break
-            time.sleep(0.05)
-        yield f"{'wss://localhost' if tls else 'ws://127.0.0.1'}:{port}", cert
-    finally:
-        process.terminate()
-        process.wait()
+    locations = (f"location /swarm/ {{ proxy_pass http://{target}; proxy_http_version 1.1; proxy_set_header Upgrade $http_upgrade; "
+                 f"proxy_set_header Connection upgrade; }} location /old/ {{ proxy_pass http://{target}; }}")
+    with web_server(folder, locations, tls) as (port, home):
+        yield f"{'wss://localhost' if tls else 'ws://127.0.0.1'}:{port}", os.path.join(home, "cert.pem")
 
 
 @contextlib.contextmanager

@@ -115,6 +115,36 @@ inline Bytes frame_of(std::size_t n, std::uint32_t seed, wire::FrameType type = 
   return wire::make_frame(type, seed, pattern(n, seed));
 }
 
+inline constexpr std::uint32_t many_threads = 4, frames_of_each = 300;
+
+/// Several threads send from both ends at once: frames stay whole, and those of each thread in order.
+inline void exchange_from_many_threads(const LinkPtr& backbone, const LinkPtr& worker, const Recorder& at_backbone,
+                                       const Recorder& at_worker) {
+  constexpr std::uint32_t n_threads = many_threads, n = frames_of_each;
+  std::vector<std::thread> threads;
+  for (std::uint32_t t = 0; t < n_threads; ++t) {
+    threads.emplace_back([&, t] {
+      for (std::uint32_t i = 0; i < n; ++i) {
+        const std::uint32_t id = t << 16 | i;
+        worker->send(frame_of(id * 2654435761u % 20'000, id));
+        backbone->send(frame_of(id * 2654435761u % 5'000, id));
+      }
+    });
+  }
+  for (const Recorder* side : {&at_backbone, &at_worker}) {
+    const std::size_t limit = side == &at_backbone ? 20'000 : 5'000;
+    std::vector<std::uint32_t> next(n_threads, 0);
+    for (std::uint32_t i = 0; i < n_threads * n; ++i) {
+      const auto frame = side->frames->take();
+      ASSERT_TRUE(frame);
+      const auto id = static_cast<std::uint32_t>(frame->header.request);
+      EXPECT_EQ(id & 0xFFFF, next[id >> 16]++);
+      ASSERT_TRUE(same(frame->body, pattern(id * 2654435761u % limit, id)));
+    }
+  }
+  for (std::thread& thread : threads) thread.join();
+}
+
 inline Secret secret_of(std::uint8_t fill) {
   Secret secret;
   secret.fill(fill);

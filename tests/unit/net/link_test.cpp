@@ -52,32 +52,11 @@ TEST_P(LinkTest, TheLargestFrameArrivesWhole) {
 
 TEST_P(LinkTest, ConcurrentSendersKeepFramesWholeAndEachItsOrder) {
   Linked linked({}, 2);
-  constexpr std::uint32_t n_threads = 4, n = 300;
-  std::vector<std::thread> threads;
-  for (std::uint32_t t = 0; t < n_threads; ++t) {
-    threads.emplace_back([&, t] {
-      for (std::uint32_t i = 0; i < n; ++i) {
-        const std::uint32_t id = t << 16 | i;
-        linked.worker->send(frame_of(id * 2654435761u % 20'000, id));
-        linked.backbone->send(frame_of(id * 2654435761u % 5'000, id));
-      }
-    });
-  }
-  for (const Recorder* side : {&linked.at_backbone, &linked.at_worker}) {
-    const std::size_t limit = side == &linked.at_backbone ? 20'000 : 5'000;
-    std::vector<std::uint32_t> next(n_threads, 0);
-    for (std::uint32_t i = 0; i < n_threads * n; ++i) {
-      const auto frame = side->frames->take();
-      ASSERT_TRUE(frame);
-      const auto id = static_cast<std::uint32_t>(frame->header.request);
-      EXPECT_EQ(id & 0xFFFF, next[id >> 16]++);
-      ASSERT_TRUE(same(frame->body, pattern(id * 2654435761u % limit, id)));
-    }
-  }
-  for (std::thread& thread : threads) thread.join();
+  constexpr std::uint32_t n = many_threads * frames_of_each;
+  exchange_from_many_threads(linked.backbone, linked.worker, linked.at_backbone, linked.at_worker);
   const LinkStats sent = linked.worker->stats(), received = linked.backbone->stats();
-  EXPECT_GE(sent.frames_sent, n_threads * n);
-  EXPECT_GE(received.frames_received, n_threads * n);
+  EXPECT_GE(sent.frames_sent, n);
+  EXPECT_GE(received.frames_received, n);
   EXPECT_GE(sent.bytes_sent, received.bytes_received);
 }
 

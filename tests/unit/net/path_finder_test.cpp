@@ -87,20 +87,16 @@ TEST(PathFinderTest, FindsTheDirectPathAndConnects) {
   EXPECT_THAT(report.state, HasSubstr("directly"));
 }
 
-TEST(PathFinderTest, SaysWhyThereIsNone) {
+TEST(PathFinderTest, AnOfferOfAnotherAttemptIsIgnored) {
   Finders both;
-  PathFinderKnobs knobs;
-  knobs.punch.deadline = 200ms;
   std::shared_ptr<PathFinder> lonely;
   both.worker.on_strand([&] {
     lonely = std::make_shared<PathFinder>(both.worker.endpoint, true, std::vector<Udp::endpoint>{},
-                                          PathFinder::Handlers{.send_offer = [](const Bytes&) {}, .on_connection = [](auto) {}}, knobs);
+                                          PathFinder::Handlers{.send_offer = [](const Bytes&) {}, .on_connection = [](auto) {}});
     lonely->start();
-    // The peer's offer names a place where nobody is.
     PathOffer offer;
     offer.candidates = {{at("127.0.0.1", 9), CandidateKind::host}};
-    Bytes bytes = encode_offer(offer);
-    lonely->received_offer(bytes);  // another key: ignored
+    lonely->received_offer(encode_offer(offer));
     EXPECT_TRUE(lonely->report().peers.empty());
   });
   both.worker.on_strand([&] { lonely.reset(); });

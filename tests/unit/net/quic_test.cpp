@@ -72,29 +72,7 @@ TEST(QuicTest, ManyFreeFramesAllArriveOnce) {
 
 TEST(QuicTest, ConcurrentSendersKeepFramesWholeAndEachItsOrder) {
   QuicLinked linked({}, {}, 2);
-  constexpr std::uint32_t n_threads = 4, n = 300;
-  std::vector<std::thread> threads;
-  for (std::uint32_t t = 0; t < n_threads; ++t) {
-    threads.emplace_back([&, t] {
-      for (std::uint32_t i = 0; i < n; ++i) {
-        const std::uint32_t id = t << 16 | i;
-        linked.worker->send(frame_of(id * 2654435761u % 20'000, id));
-        linked.backbone->send(frame_of(id * 2654435761u % 5'000, id));
-      }
-    });
-  }
-  for (const Recorder* side : {&linked.at_backbone, &linked.at_worker}) {
-    const std::size_t limit = side == &linked.at_backbone ? 20'000 : 5'000;
-    std::vector<std::uint32_t> next(n_threads, 0);
-    for (std::uint32_t i = 0; i < n_threads * n; ++i) {
-      const auto frame = side->frames->take();
-      ASSERT_TRUE(frame);
-      const auto id = static_cast<std::uint32_t>(frame->header.request);
-      EXPECT_EQ(id & 0xFFFF, next[id >> 16]++);
-      ASSERT_TRUE(same(frame->body, pattern(id * 2654435761u % limit, id)));
-    }
-  }
-  for (std::thread& thread : threads) thread.join();
+  exchange_from_many_threads(linked.backbone, linked.worker, linked.at_backbone, linked.at_worker);
 }
 
 TEST(QuicTest, LossAndRepetitionLoseAndDoubleNothing) {
@@ -264,19 +242,19 @@ TEST(QuicTest, ANodeThatLostItsMemorySaysSo) {
 
 // ---- resumption ------------------------------------------------------------------------------------------------------
 
-/// Waits until the client has a ticket for next time.
-void await_ticket(QuicLinked& linked) {
+/// Waits until the client has a ticket for next time, and ends the link.
+void leave_with_ticket(QuicLinked& linked) {
   linked.worker->send(frame_of(10, 1));
   linked.backbone->send(frame_of(10, 1));
   ASSERT_TRUE(linked.at_backbone.frames->take() && linked.at_worker.frames->take());
   std::this_thread::sleep_for(100ms);
+  linked.worker.reset();
+  ASSERT_TRUE(linked.at_backbone.closes->take());
 }
 
 TEST(QuicTest, AResumedLinkSpeaksWithItsFirstPacket) {
   QuicLinked linked([](bool, ByteSpan, std::size_t) { return 1; });
-  await_ticket(linked);
-  linked.worker.reset();
-  ASSERT_TRUE(linked.at_backbone.closes->take());
+  leave_with_ticket(linked);
   linked.box->forget_recorded();
   // The request leaves before anything has come back.
   linked.link([&](const LinkPtr& link) { link->send(free_frame(3000, 42)); });
@@ -289,18 +267,14 @@ TEST(QuicTest, AResumedLinkSpeaksWithItsFirstPacket) {
   linked.backbone->send(frame_of(5, 43));
   EXPECT_EQ(linked.at_worker.frames->take()->header.request, 43u);
   // Again, with the ticket that the second connection gave.
-  await_ticket(linked);
-  linked.worker.reset();
-  ASSERT_TRUE(linked.at_backbone.closes->take());
+  leave_with_ticket(linked);
   linked.link([&](const LinkPtr& link) { link->send(free_frame(3000, 44)); });
   EXPECT_EQ(linked.at_backbone.frames->take()->header.request, 44u);
 }
 
 TEST(QuicTest, AReplayedFirstFlightIsNotHeardTwice) {
   QuicLinked linked([](bool, ByteSpan, std::size_t) { return 1; });
-  await_ticket(linked);
-  linked.worker.reset();
-  ASSERT_TRUE(linked.at_backbone.closes->take());
+  leave_with_ticket(linked);
   linked.box->forget_recorded();
   linked.link([&](const LinkPtr& link) { link->send(free_frame(3000, 42)); });
   ASSERT_TRUE(linked.at_backbone.frames->take());
@@ -311,7 +285,6 @@ TEST(QuicTest, AReplayedFirstFlightIsNotHeardTwice) {
   // Somebody who listened sends the same datagrams again, from another address.
   const auto to = linked.host->endpoint->local();
   for (int times = 0; times < 3; ++times) {
-    UdpBox elsewhere(to, [](bool, ByteSpan, std::size_t) { return 1; });
     const int fd = ::socket(AF_INET, SOCK_DGRAM | SOCK_CLOEXEC, 0);
     const SocketAddress address(to);
     for (const Bytes& datagram : flight) ::sendto(fd, datagram.data(), datagram.size(), 0, address.get(), address.length);
@@ -324,9 +297,7 @@ TEST(QuicTest, AReplayedFirstFlightIsNotHeardTwice) {
 
 TEST(QuicTest, ATicketThatTheServerForgotCostsAHandshakeAndLosesNothing) {
   QuicLinked linked;
-  await_ticket(linked);
-  linked.worker.reset();
-  ASSERT_TRUE(linked.at_backbone.closes->take());
+  leave_with_ticket(linked);
   // The backbone starts anew: same key, no memory. The worker dials another port, so its ticket is moved there by hand.
   Loop loop;
   QuicNode again(loop.context(), linked.nodes.backbone_credentials(), linked.nodes.knobs);
@@ -368,7 +339,7 @@ TEST(QuicTest, AnUnprovedAddressIsAnsweredAtMostThreefold) {
   nodes.knobs.handshake_deadline = 3000ms;
   QuicNode guest(other.context(), nodes.worker_credentials(), nodes.knobs);
   guest.dial(box.address());
-  ASSERT_TRUE(guest.failures.take() || true);
+  ASSERT_TRUE(guest.failures.take());
   const std::size_t first = box.recorded().front().size();
   EXPECT_LE(box.bytes_to_client, 3 * first) << "after a first datagram of " << first;
 }
