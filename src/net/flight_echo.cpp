@@ -15,8 +15,8 @@ void FlightEcho::losses(std::uint64_t total, std::chrono::nanoseconds now) {
 }
 
 std::optional<std::chrono::microseconds> FlightEcho::flight(std::size_t bytes, std::chrono::nanoseconds now) {
-  if (!knobs_.enabled || bytes < least_bytes || bytes > knobs_.max_bytes) return std::nullopt;
-  if (!knobs_.always) {
+  if (knobs_.mode == EchoMode::off || bytes < least_bytes || bytes > knobs_.max_bytes) return std::nullopt;
+  if (knobs_.mode == EchoMode::adaptive) {
     if (!last_loss_ || now - *last_loss_ > knobs_.memory) return std::nullopt;
     if (++flights_ % probe_every == 0) return std::nullopt;
   }

@@ -8,6 +8,12 @@
 
 namespace linkcpp::net {
 
+enum class EchoMode : std::uint8_t {
+  off,
+  adaptive,  ///< while losses were seen lately
+  always,    ///< for measurements
+};
+
 /// When a copy of each datagram of a small flight is worth its bytes.
 ///
 /// A lost datagram costs a whole round trip, and a message of twelve datagrams is hit twelve times as often as one. QUIC drops copies by
@@ -17,8 +23,7 @@ namespace linkcpp::net {
 class FlightEcho {
  public:
   struct Knobs {
-    bool enabled = true;
-    bool always = false;                       ///< without waiting for a loss; for measurements
+    EchoMode mode = EchoMode::adaptive;
     std::size_t max_bytes = 20u << 10;         ///< larger flights travel alone
     std::chrono::milliseconds memory{60'000};  ///< a loss is remembered for so long
     std::chrono::microseconds spacing{3'000};  ///< between a datagram and its copy

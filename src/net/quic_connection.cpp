@@ -150,7 +150,7 @@ QuicConnection::QuicConnection(Common common, Udp::endpoint remote, OnReady on_r
       dialled_(std::move(remote)),
       remote_(dialled_),
       endpoint_(to_text(remote_)),
-      echo_(FlightEcho::Knobs{.enabled = common_.knobs.quic_echo}),
+      echo_(FlightEcho::Knobs{.mode = common_.knobs.quic_echo}),
       on_ready_(std::move(on_ready)),
       timer_(common_.strand),
       echo_timer_(common_.strand),

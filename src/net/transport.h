@@ -14,6 +14,7 @@
 #include <string>
 
 #include "base/error.h"
+#include "net/flight_echo.h"
 #include "net/identity.h"
 #include "net/link.h"
 #include "net/token.h"
@@ -33,15 +34,16 @@ struct LinkKnobs {
   std::size_t max_handshakes = 64;                  ///< unauthenticated connections at once; the slowest must go when more wait
   std::size_t max_queued_bytes = 512u << 20;        ///< queued to send on one link before it is closed as stuck
   std::string congestion_control = "cubic";         ///< best effort, where the kernel permits it
-  std::string quic_congestion_control = "cubic";    ///< cubic, bbr or reno
+  std::string quic_congestion_control = "bbr";      ///< cubic, bbr or reno; measured: docs/measurements.md, wan-exchange
   std::chrono::milliseconds quic_initial_rtt{250};  ///< assumed before the first measurement: paces the repeats of lost handshakes
-  bool quic_echo = true;                            ///< sends small flights twice where datagrams get lost (net/flight_echo.h)
+  EchoMode quic_echo = EchoMode::adaptive;          ///< sends small flights twice where datagrams get lost
   bool quic_resume = true;                          ///< as a client, sends with the first packet where a ticket allows it (0-RTT)
   std::size_t quic_retry_above = 16;                ///< unauthenticated QUIC connections; from then on strangers prove their address first
-  bool quic_listen = true;                          ///< a listener also takes QUIC, on the UDP port of the same number
-  bool websocket_mask = true;  ///< as the RFC demands; false: a key of zeros, which peers must take as well (for measuring)
+  std::chrono::milliseconds quic_above{5};  ///< addresses without a scheme: peers whose TCP handshake took so long are tried by QUIC first
+  bool quic_listen = true;                  ///< a listener also takes QUIC, on the UDP port of the same number
+  bool websocket_mask = true;               ///< as the RFC demands; false: a key of zeros, which peers must take as well (for measuring)
+  std::string web_ca_file = {};             ///< PEM file of the authorities that wss:// trusts instead of the system's
   std::chrono::milliseconds relay_ping{5'000};  ///< between pings to relays: keeps a NAT's mapping open
-  std::string web_ca_file = {};                 ///< PEM file of the authorities that wss:// trusts instead of the system's
 };
 
 /// What each side proves. The backbone side accepts any key that proves the secret; the worker side accepts only `expected_peer`.

@@ -94,52 +94,42 @@ def change(*arguments):
 # ---- transports ------------------------------------------------------------------------------------------------------
 
 PORT = 7000
+QUIC_KINDS = {"quic": (), "quic, no copies": ("--quic-echo", "off"), "quic, always copies": ("--quic-echo", "always"),
+              "quic cubic": ("--quic-congestion-control", "cubic"), "quic cubic, no copies": ("--quic-congestion-control", "cubic", "--quic-echo", "off")}
 
 
 class Transport:
     """How a server is listened to and dialled: `{host}` is the server's address."""
 
-    def __init__(self, name, listen, dial, missing=None):
-        self.name, self.listen, self.dial, self.missing = name, listen, dial, missing
+    def __init__(self, name, listen, dial, missing=None, options=()):
+        self.name, self.listen, self.dial, self.missing, self.options = name, listen, dial, missing, list(options)
 
 
 def transports():
     """All that are measured. What this build cannot do is found by trying, and said."""
     plain = [Transport("plain socket", f"0.0.0.0:{PORT}", f"{{host}}:{PORT}"), Transport("tcp", f"0.0.0.0:{PORT}", f"{{host}}:{PORT}")]
-    schemes = [Transport(scheme, f"{scheme}://0.0.0.0:{PORT}", f"{scheme}://{{host}}:{PORT}") for scheme in ("ws", "wss", "quic")]
-    return plain + [try_out(transport) for transport in schemes] + [
+    quic = [Transport(name, f"0.0.0.0:{PORT}", f"quic://{{host}}:{PORT}", options=options) for name, options in QUIC_KINDS.items()]
+    return plain + [Transport("ws", f"0.0.0.0:{PORT}", f"ws://{{host}}:{PORT}")] + quic + [
+        Transport("wss", "", "", "needs a web server in front"),
         Transport("relay", "", "", "this measurement has no relay to start yet"), Transport("punched", "", "", "this measurement does not punch yet")]
-
-
-def try_out(transport):
-    """Listening on loopback shows whether a build knows a scheme."""
-    with tempfile.TemporaryDirectory() as home:
-        command = [lib.tool("link_bench"), "serve", "--home", home, "--listen", transport.listen.replace("0.0.0.0", "127.0.0.1").replace(str(PORT), "0")]
-        child = Process("link_bench", command)
-        try:
-            child.wait_for("^ready", 10)
-        except AssertionError:
-            transport.missing = child.output().strip().splitlines()[-1] if child.output().strip() else "its server did not start"
-        finally:
-            child.stop()
-    return transport
 
 
 def serve(transport, name, home):
     """Starts the answering side in a node; `transport` is a name of transports(), `listen` its address."""
     if transport["name"] == "plain socket":
         return Process("socket_bench", node(name) + [lib.tool("socket_bench"), "serve", transport["listen"]])
-    return Process("link_bench", node(name) + [lib.tool("link_bench"), "serve", "--home", home, "--listen", transport["listen"]])
+    return Process("link_bench", node(name) + [lib.tool("link_bench"), "serve", "--home", home, "--listen", transport["listen"], *transport["options"]])
 
 
 def ask(transport, name, home, hosts, options, hedges=()):
     """Starts the asking side in a node."""
     addresses = [transport["dial"].format(host=host) for host in hosts]
+    extra = transport["options"]
     options = [str(x) for key, value in options.items() for x in ("--" + key.replace("_", "-"), value)]
     if transport["name"] == "plain socket":
         return subprocess.Popen(node(name) + [lib.tool("socket_bench"), "ask", *addresses, *options], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
     options += [x for hedge in hedges for x in ("--hedge", transport["dial"].format(host=hedge))]
-    return subprocess.Popen(node(name) + [lib.tool("link_bench"), "ask", "--home", home, *addresses, *options], stdout=subprocess.PIPE, stderr=subprocess.PIPE,
+    return subprocess.Popen(node(name) + [lib.tool("link_bench"), "ask", "--home", home, *addresses, *options, *extra], stdout=subprocess.PIPE, stderr=subprocess.PIPE,
                             text=True)
 
 

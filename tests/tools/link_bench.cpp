@@ -40,12 +40,17 @@ struct Options {
   std::uint32_t compute_us = 0;
   int count = 100, warm_up = 10, redials = 0;
   double pause_ms = 0, rtt_ms = 0, deadline_s = 60, limit_s = 600, keep_warm_ms = 100, handshake_s = 10;
-  std::string congestion_control = "cubic";
+  std::string congestion_control = "cubic", quic_congestion_control = net::LinkKnobs().quic_congestion_control;
+  net::EchoMode quic_echo = net::LinkKnobs().quic_echo;
+  bool no_mask = false;
 };
 
 net::LinkKnobs knobs_of(const Options& options) {
   net::LinkKnobs knobs;
   knobs.congestion_control = options.congestion_control;
+  knobs.quic_congestion_control = options.quic_congestion_control;
+  knobs.quic_echo = options.quic_echo;
+  knobs.websocket_mask = !options.no_mask;
   knobs.handshake_deadline = std::chrono::milliseconds(static_cast<std::int64_t>(options.handshake_s * 1000));
   // "Never" is longer than any run: the link still has to be able to tell that the peer is gone.
   const bool never = options.keep_warm_ms <= 0;
@@ -296,6 +301,11 @@ void add_link_options(CLI::App& command, Options& options) {
   command.add_option("--home", options.home, "Folder of the backbone's key and secret; the same for both sides")->required();
   command.add_option("--keep-warm-ms", options.keep_warm_ms, "Pause after which a link pings; 0: never")->capture_default_str();
   command.add_option("--congestion-control", options.congestion_control, "Of TCP, best effort")->capture_default_str();
+  command.add_option("--quic-congestion-control", options.quic_congestion_control, "cubic, bbr or reno")->capture_default_str();
+  command.add_option("--quic-echo", options.quic_echo, "Whether small flights are sent twice: off, adaptive (after losses) or always")
+      ->transform(CLI::CheckedTransformer(std::map<std::string, net::EchoMode>{
+          {"off", net::EchoMode::off}, {"adaptive", net::EchoMode::adaptive}, {"always", net::EchoMode::always}}));
+  command.add_flag("--no-websocket-mask", options.no_mask, "Masks with a key of zeros");
   command.add_option("--handshake-s", options.handshake_s, "Deadline of one attempt to link")->capture_default_str();
 }
 
