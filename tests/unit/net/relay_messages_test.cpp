@@ -17,16 +17,16 @@ Array filled(std::uint8_t value) {
   array.fill(value);
   return array;
 }
-PeerKey key_of(std::uint8_t fill) { return {filled<decltype(PeerKey::bytes)>(fill)}; }
+PeerKey node_key(std::uint8_t fill) { return {filled<decltype(PeerKey::bytes)>(fill)}; }
 
 std::vector<RelayMessage> every_message() {
   return {RelayRegister{filled<RelayMembership>(1)},
-          RelayJoin{key_of(2), filled<RelayProof>(3)},
+          RelayJoin{node_key(2), filled<RelayProof>(3)},
           RelayWelcome{"203.0.113.7:41234"},
           RelayRefuse{ErrorKind::unauthorized, "no"},
           RelayListen{},
-          RelayConnect{7, key_of(4)},
-          RelayIntroduce{7, key_of(5), filled<RelayTicket>(6)},
+          RelayConnect{7, node_key(4)},
+          RelayIntroduce{7, node_key(5), filled<RelayTicket>(6)},
           RelayFailed{9, ErrorKind::not_found, "not here"},
           RelayPing{1},
           RelayPong{UINT64_MAX}};
@@ -73,7 +73,7 @@ TEST(RelayMessagesTest, WhatIsWrongIsRefused) {
     EXPECT_FALSE(message);
     return message ? Error{} : message.error();
   };
-  Bytes bytes = encode_relay_message(RelayConnect{1, key_of(1)});
+  Bytes bytes = encode_relay_message(RelayConnect{1, node_key(1)});
   const auto changed = [&bytes](std::size_t at, int value) {
     Bytes copy = bytes;
     copy[at] = static_cast<std::byte>(value);
@@ -118,11 +118,11 @@ TEST(RelayMessagesTest, ProofsAreBoundToEverything) {
   EXPECT_NE(membership, relay_membership(filled<Secret>(2)).value());
   const TlsSession::ExportedKey exported{}, other_exported{1};
   std::set<RelayProof> proofs;
-  proofs.insert(relay_proof(membership, exported, key_of(1), key_of(2)).value());
-  proofs.insert(relay_proof(membership, other_exported, key_of(1), key_of(2)).value());
-  proofs.insert(relay_proof(membership, exported, key_of(3), key_of(2)).value());
-  proofs.insert(relay_proof(membership, exported, key_of(1), key_of(3)).value());
-  proofs.insert(relay_proof(relay_membership(filled<Secret>(2)).value(), exported, key_of(1), key_of(2)).value());
+  proofs.insert(relay_proof(membership, exported, node_key(1), node_key(2)).value());
+  proofs.insert(relay_proof(membership, other_exported, node_key(1), node_key(2)).value());
+  proofs.insert(relay_proof(membership, exported, node_key(3), node_key(2)).value());
+  proofs.insert(relay_proof(membership, exported, node_key(1), node_key(3)).value());
+  proofs.insert(relay_proof(relay_membership(filled<Secret>(2)).value(), exported, node_key(1), node_key(2)).value());
   EXPECT_EQ(proofs.size(), 5u);
 }
 
