@@ -17,6 +17,7 @@ def over(scheme):
         first = swarm.worker("first", "1/2", "--address", address)
         swarm.worker("second", "2/2", "--address", address)
         server.wait_ready()
+        assert {worker["transport"] for worker in swarm.status()["workers"]} == {scheme}
         assert server.complete(PROMPT, 32) == expected
         # A worker that is killed and started again joins again.
         first.stop(signal.SIGKILL)

@@ -74,6 +74,12 @@ class Connection {
   [[nodiscard]] bool connect(const Resolved& to) const {
     return ::connect(fd_, reinterpret_cast<const sockaddr*>(&to.address), to.length) == 0;
   }
+  [[nodiscard]] bool listen(const Resolved& at) const {
+    const int on = 1;
+    ::setsockopt(fd_, SOL_SOCKET, SO_REUSEADDR, &on, sizeof on);
+    return ::bind(fd_, reinterpret_cast<const sockaddr*>(&at.address), at.length) == 0 && ::listen(fd_, 100) == 0;
+  }
+  [[nodiscard]] int accept() const { return ::accept(fd_, nullptr, nullptr); }
   [[nodiscard]] bool read(void* to, std::size_t n) const {
     auto* at = static_cast<char*>(to);
     while (n > 0) {
@@ -120,19 +126,15 @@ void answer(const Connection& connection) {
 int serve(const Options& options) {
   const auto where = resolve(options.address);
   if (!where) return complain("no numeric HOST:PORT: " + options.address);
-  const int listener = ::socket(where->address.ss_family, SOCK_STREAM, 0), on = 1;
-  ::setsockopt(listener, SOL_SOCKET, SO_REUSEADDR, &on, sizeof on);
-  if (::bind(listener, reinterpret_cast<const sockaddr*>(&where->address), where->length) != 0 || ::listen(listener, 100) != 0)
-    return complain("cannot listen on " + options.address);
+  const Connection listener(::socket(where->address.ss_family, SOCK_STREAM, 0));
+  // Accepted sockets inherit it. Set on them later, the pacing of the one before would stay in force.
+  listener.prepare(options.congestion_control, 0);
+  if (!listener.listen(*where)) return complain("cannot listen on " + options.address);
   std::printf("ready %s\n", options.address.c_str());
   std::fflush(stdout);
   for (;;) {
-    const int fd = ::accept(listener, nullptr, nullptr);
-    if (fd < 0) continue;
-    std::thread([connection = Connection(fd), &options] {
-      connection.prepare(options.congestion_control, 0);
-      answer(connection);
-    }).detach();
+    const int fd = listener.accept();
+    if (fd >= 0) std::thread([connection = Connection(fd)] { answer(connection); }).detach();
   }
 }
 
