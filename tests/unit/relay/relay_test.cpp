@@ -11,6 +11,7 @@
 #include "net/relay_client.h"
 #include "net/stun.h"
 #include "net/udp_socket.h"
+#include "relay/admin.h"
 #include "relay/server.h"
 #include "unit/net/harness.h"
 
@@ -163,6 +164,16 @@ TEST_P(RelayedTest, LinksAreMadeAnewAgainAndAgain) {
   }
   worker.dialer.reset();
   EXPECT_TRUE(relay.wait_for([](const Counters& counters) { return counters.links_now == 0; })) << "links that ended are not forgotten";
+}
+
+TEST_F(RelayTest, OneSideMayComeByWebSocketAndTheOtherNot) {
+  Relay relay;
+  Station backbone(backbone_loop_.context(), relay.address(), nodes_.backbone_credentials(), nodes_.knobs);
+  Guest worker(worker_loop_.context(), {relay.address("relay+ws://") + "/any/path"}, nodes_.worker_credentials(), nodes_.knobs);
+  const auto at_backbone = backbone.links.take(), at_worker = worker.links.take();
+  ASSERT_TRUE(at_backbone && at_worker);
+  expect_exchange(*at_backbone, *at_worker, {12'288, 8u << 20, 1});
+  worker.dialer.reset();
 }
 
 TEST_F(RelayTest, ARestartedRelayIsFoundAgain) {
@@ -567,6 +578,28 @@ TEST_F(RelayTest, StunIsAnsweredOnTheSamePort) {
   for (int i = 0; i < 200; ++i) socket.send_to(boost::asio::buffer(request.data(), request.size()), to);
   EXPECT_TRUE(relay.wait_for([](const Counters& counters) { return counters.stun_answers + counters.stun_ignored >= 150; }));
   EXPECT_LT(relay.counters().stun_answers, 80u) << "nobody may ask without end";
+}
+
+TEST(AdminTest, AnswersWhatItKnowsAndNothingElse) {
+  Loop loop;
+  std::unique_ptr<Admin> admin =
+      Admin::open(loop.context(), "127.0.0.1:0", [](std::function<void(std::string)> then) { then("some 1\n"); }).value();
+  const auto ask = [&](std::string_view request) {
+    RawPeer peer(admin->address());
+    peer.send_bytes(request);
+    return peer.receive_text();
+  };
+  EXPECT_THAT(ask("GET /metrics HTTP/1.1\r\nHost: h\r\n\r\n"), AllOf(HasSubstr("200 OK"), HasSubstr("\r\n\r\nsome 1\n")));
+  EXPECT_THAT(ask("GET /health HTTP/1.0\r\n\r\n"), HasSubstr("ok\n"));
+  EXPECT_THAT(ask("GET /etc/passwd HTTP/1.1\r\n\r\n"), HasSubstr("404"));
+  EXPECT_THAT(ask("POST /metrics HTTP/1.1\r\n\r\n"), HasSubstr("404"));
+  EXPECT_EQ(ask(std::string(20'000, 'x')), "");
+  std::vector<std::unique_ptr<RawPeer>> idlers;
+  for (int i = 0; i < 8; ++i) idlers.push_back(std::make_unique<RawPeer>(admin->address()));
+  EXPECT_THAT(ask("GET /health HTTP/1.1\r\n\r\n"), HasSubstr("ok\n"));
+  admin.reset();
+  for (const auto& idler : idlers) EXPECT_TRUE(idler->wait_for_end());
+  EXPECT_FALSE(Admin::open(loop.context(), "nonsense", {}));
 }
 
 TEST(CountersTest, AreShownInBothForms) {
