@@ -8,11 +8,12 @@ namespace linkcpp::relay {
 
 namespace asio = boost::asio;
 
-PassedLink::PassedLink(Side caller, Side called, std::uint64_t& all_bytes)
+PassedLink::PassedLink(Side caller, Side called, std::shared_ptr<std::uint64_t> all_bytes)
     : caller_(std::move(caller)),
       called_(std::move(called)),
-      there_{.from = *caller_.pipe, .to = *called_.pipe, .rate = *caller_.rate, .all = all_bytes, .moved = Clock::now()},
-      back_{.from = *called_.pipe, .to = *caller_.pipe, .rate = *called_.rate, .all = all_bytes, .moved = Clock::now()} {}
+      all_bytes_(std::move(all_bytes)),
+      there_{.from = *caller_.pipe, .to = *called_.pipe, .rate = *caller_.rate, .all = *all_bytes_, .moved = Clock::now()},
+      back_{.from = *called_.pipe, .to = *caller_.pipe, .rate = *called_.rate, .all = *all_bytes_, .moved = Clock::now()} {}
 
 void PassedLink::start(std::function<void()> on_end) {
   on_end_ = std::move(on_end);

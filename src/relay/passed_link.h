@@ -18,7 +18,7 @@ class PassedLink : public std::enable_shared_from_this<PassedLink> {
     std::unique_ptr<net::Pipe> pipe;
     std::shared_ptr<Bucket> rate;  ///< of what this side sends
   };
-  PassedLink(Side caller, Side called, std::uint64_t& all_bytes);
+  PassedLink(Side caller, Side called, std::shared_ptr<std::uint64_t> all_bytes);
   /// Passes bytes both ways until both sides have ended or either breaks; then `on_end`, once.
   void start(std::function<void()> on_end);
   void close();
@@ -30,6 +30,7 @@ class PassedLink : public std::enable_shared_from_this<PassedLink> {
   void run(Flow& flow);
 
   Side caller_, called_;
+  const std::shared_ptr<std::uint64_t> all_bytes_;
   Flow there_, back_;
   int running_ = 0;
   std::function<void()> on_end_;

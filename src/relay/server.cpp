@@ -127,7 +127,7 @@ class Server::State : public std::enable_shared_from_this<Server::State> {
   }
 
   Counters snapshot() const {
-    Counters now = counters_;
+    Counters now = *counters_;
     now.nodes_now = sessions_.size();
     now.swarms_now = broker_.n_swarms();
     now.links_now = links_.size();
@@ -174,13 +174,13 @@ class Server::State : public std::enable_shared_from_this<Server::State> {
   }
 
   void admit(net::Socket socket) {
-    ++counters_.connections;
+    ++counters_->connections;
     error_code error;
     const auto endpoint = socket.remote_endpoint(error);
     if (error) return;  // gone already
     const auto origin = origin_of(endpoint.address());
     if (std::ranges::count(guests_, origin, &Guest::origin) >= static_cast<std::ptrdiff_t>(options_.max_handshakes_of_address)) {
-      ++counters_.floods;
+      ++counters_->floods;
       return tell(Event::What::refused, net::to_text(endpoint), "", "too many connections at once from this address");
     }
     auto attempt = std::make_shared<Attempt>(strand_, options_.handshake_deadline);
@@ -228,12 +228,12 @@ class Server::State : public std::enable_shared_from_this<Server::State> {
     std::byte first{};
     const bool came = !attempt.aborted() && ::recv(tcp.socket().native_handle(), &first, 1, MSG_PEEK | MSG_DONTWAIT) == 1;
     if (!came) {
-      ++counters_.handshakes_failed;
+      ++counters_->handshakes_failed;
       co_return attempt.ended();
     }
     if (!net::begins_http(first)) co_return first;
     if (auto accepted = co_await net::accept_websocket(attempt, what_this_is); !accepted) {
-      ++counters_.web_requests;
+      ++counters_->web_requests;
       co_return pass(accepted);
     }
     if (auto read = co_await read_exactly(attempt, {&first, 1}); !read) co_return pass(read);
@@ -255,19 +255,19 @@ class Server::State : public std::enable_shared_from_this<Server::State> {
   /// Until the node is known and welcome.
   asio::awaitable<Result<>> take_control(std::shared_ptr<Attempt> attempt, std::shared_ptr<RelayChannel> channel) {
     if (auto done = co_await channel->handshake(tls_, net::TlsSide::server); !done) {
-      ++counters_.handshakes_failed;
+      ++counters_->handshakes_failed;
       co_return done;
     }
     auto message = co_await channel->receive();
     if (!message) {
-      ++counters_.handshakes_failed;
+      ++counters_->handshakes_failed;
       co_return pass(message);
     }
     if (attempt->aborted()) co_return std::unexpected(*attempt->aborted());
     const ControlId id = ++last_control_;
     auto admitted = admit_node(id, *channel, *message);
     if (!admitted) {
-      ++counters_.nodes_refused;
+      ++counters_->nodes_refused;
       broker_.leave(id);
       channel->send(net::RelayRefuse{admitted.error().kind, admitted.error().message});
       co_await channel->farewell();
@@ -319,7 +319,7 @@ class Server::State : public std::enable_shared_from_this<Server::State> {
       sessions_.at(id).heard = now;
       Result<> handled;
       if (!broker_.may_speak(id, now)) {
-        ++counters_.floods;
+        ++counters_->floods;
         handled = fail(ErrorKind::invalid_input, "this node says more than a relay listens to");
       } else {
         handled = handle(id, *channel, *message, now);
@@ -355,10 +355,10 @@ class Server::State : public std::enable_shared_from_this<Server::State> {
   void introduce(ControlId id, RelayChannel& channel, const net::RelayConnect& connect, Clock::time_point now) {
     auto introduction = broker_.connect(id, connect.to, now);
     if (!introduction) {
-      ++counters_.connects_failed;
+      ++counters_->connects_failed;
       return channel.send(net::RelayFailed{connect.request, introduction.error().kind, introduction.error().message});
     }
-    ++counters_.introductions;
+    ++counters_->introductions;
     sessions_.at(introduction->called).channel->send(net::RelayIntroduce{0, introduction->caller_key, introduction->tickets.called});
     channel.send(net::RelayIntroduce{connect.request, connect.to, introduction->tickets.caller});
   }
@@ -372,12 +372,12 @@ class Server::State : public std::enable_shared_from_this<Server::State> {
     const std::size_t taken = attempt->pipe().kind() == "tcp" ? 0 : 1;
     preamble[0] = net::relay_preamble_first;
     if (auto read = co_await read_exactly(*attempt, std::span(preamble).subspan(taken)); !read) {
-      ++counters_.handshakes_failed;
+      ++counters_->handshakes_failed;
       co_return read;
     }
     const auto ticket = net::decode_relay_preamble(preamble);
     if (!ticket) {
-      ++counters_.handshakes_failed;
+      ++counters_->handshakes_failed;
       co_return std::unexpected(ticket.error());
     }
     const auto now = Clock::now();
@@ -401,10 +401,10 @@ class Server::State : public std::enable_shared_from_this<Server::State> {
   }
 
   void count(RelayAnswer answer) {
-    if (answer == RelayAnswer::unknown_ticket) ++counters_.tickets_unknown;
-    if (answer == RelayAnswer::expired_ticket) ++counters_.tickets_expired;
-    if (answer == RelayAnswer::used_ticket) ++counters_.tickets_replayed;
-    if (answer == RelayAnswer::peer_missing) ++counters_.peers_missing;
+    if (answer == RelayAnswer::unknown_ticket) ++counters_->tickets_unknown;
+    if (answer == RelayAnswer::expired_ticket) ++counters_->tickets_expired;
+    if (answer == RelayAnswer::used_ticket) ++counters_->tickets_replayed;
+    if (answer == RelayAnswer::peer_missing) ++counters_->peers_missing;
   }
 
   static std::array<std::byte, 1> byte_of(RelayAnswer answer) { return {static_cast<std::byte>(answer)}; }
@@ -437,18 +437,25 @@ class Server::State : public std::enable_shared_from_this<Server::State> {
       (void)side->pipe->try_write(byte);  // an empty connection takes a byte; if it is broken, passing on ends at once
     }
     if (!first.caller) std::swap(first, second);
-    ++counters_.links;
+    ++counters_->links;
     tell(Event::What::link_began, "", short_name(first.peer) + " to " + short_name(second.peer));
     const auto who = short_name(first.peer) + " to " + short_name(second.peer);
     auto link = std::make_shared<PassedLink>(PassedLink::Side{std::move(first.pipe), rate_of(first.peer)},
-                                             PassedLink::Side{std::move(second.pipe), rate_of(second.peer)}, counters_.bytes);
+                                             PassedLink::Side{std::move(second.pipe), rate_of(second.peer)},
+                                             std::shared_ptr<std::uint64_t>(counters_, &counters_->bytes));
     links_[connection] = link;
-    link->start([self = shared_from_this(), connection, who, weak = std::weak_ptr(link)] {
-      const auto ended = weak.lock();
-      self->links_.erase(connection);
-      self->broker_.link_ended(connection);
-      self->tell(Event::What::link_ended, "", who, std::format("{} bytes", ended ? ended->bytes() : 0));
+    // Weak: a link may outlive the server, and the server must not live as long as its links.
+    link->start([weak_self = weak_from_this(), connection, who, weak_link = std::weak_ptr(link)] {
+      const auto self = weak_self.lock();
+      const auto ended = weak_link.lock();
+      if (self) self->link_ended(connection, who, ended ? ended->bytes() : 0);
     });
+  }
+
+  void link_ended(std::uint64_t connection, const std::string& who, std::uint64_t bytes) {
+    links_.erase(connection);
+    broker_.link_ended(connection);
+    tell(Event::What::link_ended, "", who, std::format("{} bytes", bytes));
   }
 
   // ---- deadlines
@@ -491,7 +498,7 @@ class Server::State : public std::enable_shared_from_this<Server::State> {
   std::shared_ptr<const net::TlsContext> tls_;
   const ServerOptions options_;
   Broker broker_;
-  Counters counters_;
+  const std::shared_ptr<Counters> counters_ = std::make_shared<Counters>();
   std::shared_ptr<StunService> stun_;
   OnEvent on_event_;
   Bucket events_;

@@ -34,10 +34,10 @@ bool StunService::may_ask(const boost::asio::ip::address& address) {
 void StunService::answer(const net::UdpSocket::Datagram& datagram) {
   const auto id = net::parse_stun_request(datagram.bytes);
   if (!id || !may_ask(datagram.from.address())) {
-    ++counters_.stun_ignored;
+    ++counters_->stun_ignored;
     return;
   }
-  ++counters_.stun_answers;
+  ++counters_->stun_answers;
   const Bytes answer = net::make_stun_answer(*id, datagram.from);
   socket_->send(datagram.from, answer, answer.size());
 }

@@ -14,7 +14,8 @@ namespace linkcpp::relay {
 /// Answers STUN binding requests (net/stun.h) and nothing else, and no address more often than it may ask. On one strand.
 class StunService : public std::enable_shared_from_this<StunService> {
  public:
-  StunService(std::shared_ptr<net::UdpSocket> socket, Counters& counters) : socket_(std::move(socket)), counters_(counters) {}
+  StunService(std::shared_ptr<net::UdpSocket> socket, std::shared_ptr<Counters> counters)
+      : socket_(std::move(socket)), counters_(std::move(counters)) {}
   void start();
   void stop();
 
@@ -23,7 +24,7 @@ class StunService : public std::enable_shared_from_this<StunService> {
   bool may_ask(const boost::asio::ip::address& address);
 
   std::shared_ptr<net::UdpSocket> socket_;
-  Counters& counters_;
+  std::shared_ptr<Counters> counters_;
   std::map<boost::asio::ip::address, Bucket> askers_;
   bool stopped_ = false;
 };
