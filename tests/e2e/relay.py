@@ -10,7 +10,7 @@ import sys
 import tempfile
 import urllib.request
 
-from swarm import ENV, LINKCPP, PROJECT, Process, free_port, run_tests
+from swarm import ENV, LINKCPP, PROJECT, Process, Swarm, free_port, run_tests
 
 BENCH = os.path.join(os.environ.get("LINKCPP_TOOLS", ""), "link_bench")
 LAB = os.path.join(PROJECT, "lab")
@@ -124,6 +124,32 @@ def test_a_backbone_must_be_allowed_and_is_told_its_key():
                 ask(home, address, "--count", "5")
         finally:
             relay.stop()
+
+
+def test_a_whole_swarm_answers_as_without_it():
+    """Workers that listen at the relay, which is killed while tokens are made; the text is the one that plain llama.cpp makes."""
+    prompt = "It was a truth which she could not deny, that Mr. "
+    with Swarm() as swarm:
+        plain = swarm.plain().wait_ready()
+        expected = plain.complete(prompt, 32)
+        plain.process.stop()
+        at = f"127.0.0.1:{free_port()}"
+        relay = Relay(swarm.folder.name, "--open", at=at)
+        swarm.children.append(relay)
+        addresses = []
+        for i in (1, 2):
+            worker = swarm.worker(f"w{i}", f"{i}/2", "--listen", relay.address(key=True))
+            addresses.append(re.search(r"relay://\S+/[a-z2-7]{52}", worker.wait_for("relay://[^ ]*/[a-z2-7]{52}"))[0])
+        server = swarm.serve("--worker", addresses[0], "--worker", addresses[1]).wait_ready()
+        assert {worker["transport"] for worker in swarm.status()["workers"]} == {"relay"}
+        assert server.complete(prompt, 32) == expected
+        relay.stop(signal.SIGKILL)
+        seen = len(server.process.lines)
+        relay = Relay(swarm.folder.name, "--open", at=at)
+        swarm.children.append(relay)
+        server.process.wait_for("worker w[12] joined", 30, seen)
+        server.wait_ready()
+        assert server.complete(prompt, 32) == expected
 
 
 def test_nodes_behind_symmetric_nats_meet():
