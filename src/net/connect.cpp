@@ -14,7 +14,7 @@ namespace {
 namespace asio = boost::asio;
 using boost::system::error_code;
 
-asio::awaitable<Result<>> connect_tcp(Attempt& attempt, Tcp::endpoint endpoint, const LinkKnobs& knobs) {
+asio::awaitable<Result<>> connect_tcp(Attempt& attempt, Tcp::endpoint endpoint, std::string_view kind, const LinkKnobs& knobs) {
   Socket socket(attempt.strand());
   error_code error;
   socket.open(endpoint.protocol(), error);
@@ -28,7 +28,7 @@ asio::awaitable<Result<>> connect_tcp(Attempt& attempt, Tcp::endpoint endpoint, 
   attempt.set_breaker({});
   if (attempt.aborted()) co_return std::unexpected(*attempt.aborted());
   if (error) co_return fail(ErrorKind::unavailable, "{}; is the peer up, and the address right?", error.message());
-  attempt.set_pipe(std::make_unique<TcpPipe>(std::move(socket), to_text(endpoint)));
+  attempt.set_pipe(std::make_unique<TcpPipe>(std::move(socket), to_text(endpoint), kind));
   co_return Result<>();
 }
 
@@ -47,11 +47,12 @@ asio::awaitable<Result<>> add_web_tls(Attempt& attempt, const Address& address, 
 }  // namespace
 
 asio::awaitable<Result<>> connect_pipe(Attempt& attempt, const Address& address, Tcp::endpoint endpoint, const LinkKnobs& knobs) {
-  if (auto connected = co_await connect_tcp(attempt, endpoint, knobs); !connected) co_return connected;
-  if (address.scheme == Scheme::wss) {
+  const std::string_view kind = scheme_name(address.scheme);
+  if (auto connected = co_await connect_tcp(attempt, endpoint, kind, knobs); !connected) co_return connected;
+  if (address.carrier == Scheme::wss) {
     if (auto added = co_await add_web_tls(attempt, address, knobs); !added) co_return added;
   }
-  if (address.scheme == Scheme::ws || address.scheme == Scheme::wss) co_return co_await open_websocket(attempt, address, knobs);
+  if (address.in_websocket()) co_return co_await open_websocket(attempt, address, knobs);
   co_return Result<>();
 }
 

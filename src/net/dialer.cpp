@@ -15,7 +15,9 @@
 #include "net/coroutine.h"
 #include "net/endpoint.h"
 #include "net/handshake.h"
+#include "net/name_resolver.h"
 #include "net/quic_dial.h"
+#include "net/relay_dial.h"
 #include "net/socket.h"
 #include "net/transport.h"
 
@@ -25,7 +27,6 @@ namespace {
 namespace asio = boost::asio;
 using boost::system::error_code;
 using Clock = std::chrono::steady_clock;
-using Resolver = asio::ip::basic_resolver<Tcp, Strand>;
 
 /// Another attempt would meet the same refusal.
 bool fatal(ErrorKind kind) { return kind == ErrorKind::unauthorized || kind == ErrorKind::incompatible; }
@@ -44,6 +45,7 @@ class Dialling : public std::enable_shared_from_this<Dialling> {
         on_link_(std::move(on_link)),
         on_failure_(std::move(on_failure)),
         quic_(strand_, credentials_, knobs_),
+        relays_(strand_, credentials_, knobs_),
         random_(std::random_device{}()) {
     knobs_.backoff_min = std::max(knobs_.backoff_min, std::chrono::milliseconds(1));
     knobs_.backoff_max = std::max(knobs_.backoff_max, knobs_.backoff_min);
@@ -62,6 +64,7 @@ class Dialling : public std::enable_shared_from_this<Dialling> {
       self->timer_.cancel();
       if (self->attempt_) self->attempt_->abort({ErrorKind::unavailable, "this node stopped dialling"});
       self->quic_.abort({ErrorKind::unavailable, "this node stopped dialling"});
+      self->relays_.stop({ErrorKind::unavailable, "this node stopped dialling"});
     });
   }
 
@@ -98,50 +101,57 @@ class Dialling : public std::enable_shared_from_this<Dialling> {
   }
 
   asio::awaitable<std::shared_ptr<Connection>> try_all() {
+    bool relays_tried = false;
     for (const std::string& address : addresses_) {
       if (stopped_) co_return nullptr;
       auto parsed = parse_address(address);
-      if (parsed && parsed->scheme == Scheme::relay)
-        parsed = fail(ErrorKind::unavailable, "cannot join {}: {} is not built yet", address, scheme_name(parsed->scheme));
       if (!parsed) {
         failed(parsed.error());
         continue;
       }
-      auto endpoints = co_await resolve(address, parsed->endpoint);
-      if (stopped_) co_return nullptr;
-      if (!endpoints) {
-        failed(endpoints.error());
-        continue;
+      std::shared_ptr<Connection> connection;
+      if (parsed->scheme != Scheme::relay) {
+        connection = co_await try_address(address, *parsed);
+      } else if (!std::exchange(relays_tried, true)) {
+        connection = co_await try_relays();
       }
-      for (const Tcp::endpoint& endpoint : *endpoints) {
-        auto connection = co_await try_one(*parsed, endpoint, address.find("://") == std::string::npos);
-        if (stopped_) co_return nullptr;
-        if (connection) co_return std::move(*connection);
-        const std::string numeric = to_text(endpoint);
-        failed({connection.error().kind,
-                std::format("cannot join {}{}: {}", address, numeric == address ? "" : " (" + numeric + ")", connection.error().message)});
-      }
+      if (connection || stopped_) co_return connection;
     }
     co_return nullptr;
   }
 
-  asio::awaitable<Result<std::vector<Tcp::endpoint>>> resolve(const std::string& address, const Endpoint& where) {
-    error_code error;
-    // Numbers need no resolver, whose thread could be busy with a name server that does not answer.
-    if (const auto numeric = asio::ip::make_address(where.host, error); !error) co_return std::vector{Tcp::endpoint(numeric, where.port)};
-    timer_.expires_after(knobs_.handshake_deadline);
-    timer_.async_wait([weak = weak_from_this()](const error_code& cancelled) {
-      if (auto self = weak.lock(); self && !cancelled) self->resolver_.cancel();
-    });
-    const auto [failure, found] = co_await resolver_.async_resolve(where.host, std::to_string(where.port), as_values);
-    timer_.cancel();
-    if (failure == asio::error::operation_aborted) {
-      co_return fail(ErrorKind::timeout, "cannot join {}: the name server does not answer", address);
+  asio::awaitable<std::shared_ptr<Connection>> try_address(const std::string& text, const Address& address) {
+    auto endpoints = co_await resolver_.resolve(address.endpoint, knobs_.handshake_deadline);
+    if (stopped_) co_return nullptr;
+    if (!endpoints) {
+      failed({endpoints.error().kind, std::format("cannot join {}: {}", text, endpoints.error().message)});
+      co_return nullptr;
     }
-    if (failure) co_return fail(ErrorKind::unavailable, "cannot join {}: the host is not known: {}", address, failure.message());
-    std::vector<Tcp::endpoint> endpoints;
-    for (const auto& entry : found) endpoints.push_back(entry.endpoint());
-    co_return endpoints;
+    for (const Tcp::endpoint& endpoint : *endpoints) {
+      auto connection = co_await try_one(address, endpoint, text.find("://") == std::string::npos);
+      if (stopped_) co_return nullptr;
+      if (connection) co_return std::move(*connection);
+      const std::string numeric = to_text(endpoint);
+      failed({connection.error().kind,
+              std::format("cannot join {}{}: {}", text, numeric == text ? "" : " (" + numeric + ")", connection.error().message)});
+    }
+    co_return nullptr;
+  }
+
+  /// All relays among the addresses, at the place of the first: of several, the nearest is best.
+  asio::awaitable<std::shared_ptr<Connection>> try_relays() {
+    std::vector<Address> relays;
+    for (const std::string& address : addresses_) {
+      if (auto parsed = parse_address(address); parsed && parsed->scheme == Scheme::relay) relays.push_back(std::move(*parsed));
+    }
+    for (const Address& address : co_await relays_.nearest_first(std::move(relays))) {
+      if (stopped_) co_return nullptr;
+      auto connection = co_await relays_.dial(address, tls_);
+      if (stopped_) co_return nullptr;
+      if (connection) co_return std::move(*connection);
+      failed({connection.error().kind, std::format("cannot join {}: {}", address.text(), connection.error().message)});
+    }
+    co_return nullptr;
   }
 
   asio::awaitable<Result<std::shared_ptr<Connection>>> try_one(const Address& address, Tcp::endpoint endpoint, bool any_transport) {
@@ -213,7 +223,7 @@ class Dialling : public std::enable_shared_from_this<Dialling> {
   }
 
   Strand strand_;
-  Resolver resolver_;
+  NameResolver resolver_;
   asio::steady_timer timer_;
   std::vector<std::string> addresses_;
   std::shared_ptr<const Credentials> credentials_;
@@ -224,6 +234,7 @@ class Dialling : public std::enable_shared_from_this<Dialling> {
   std::shared_ptr<const TlsContext> tls_;
   std::shared_ptr<Attempt> attempt_;  ///< in progress
   QuicDialling quic_;
+  RelayDialling relays_;
   std::set<Tcp::endpoint> by_quic_;  ///< where the choice fell on QUIC
   std::minstd_rand random_;
   ErrorKind worst_ = ErrorKind::unavailable;  ///< of this round

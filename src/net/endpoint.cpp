@@ -51,53 +51,79 @@ Result<Endpoint> parse_endpoint(std::string_view text) {
 std::string_view scheme_name(Scheme scheme) { return scheme_names[static_cast<std::size_t>(scheme)]; }
 
 std::string Address::authority() const {
-  if (endpoint.port != default_port(scheme)) return endpoint.text();
+  if (endpoint.port != default_port(carrier)) return endpoint.text();
   return endpoint.host.contains(':') ? "[" + endpoint.host + "]" : endpoint.host;
 }
 
 std::string Address::text() const {
   if (scheme == Scheme::tcp) return endpoint.text();
-  std::string text = std::string(scheme_name(scheme)) + "://";
+  std::string text(scheme_name(scheme));
+  if (scheme != carrier && in_websocket()) text += "+" + std::string(scheme_name(carrier));
+  text += "://";
   if (relay_key) text += key_text(*relay_key) + "@";
   text += authority();
-  if (key) text += "/" + key_text(*key);
   if (path != "/") text += path;
+  if (key) text += (text.ends_with('/') ? "" : "/") + key_text(*key);
   return text;
 }
 
 namespace {
 
 using Reason = std::string;
+constexpr const char* known_schemes = "it begins with none of tcp://, ws://, wss://, quic://, relay://";
 
-/// Whether only the named scheme may have what stands behind the authority.
+/// What stands before "://".
+std::expected<void, Reason> take_scheme(Address& address, std::string_view text) {
+  const auto find = [](std::string_view name) {
+    const auto known = std::ranges::find(scheme_names, name);
+    return known == scheme_names.end() ? std::nullopt : std::optional(static_cast<Scheme>(known - scheme_names.begin()));
+  };
+  const std::size_t plus = text.find('+');
+  const auto scheme = find(text.substr(0, plus));
+  if (!scheme) return std::unexpected(known_schemes);
+  address.scheme = *scheme;
+  if (address.scheme == Scheme::ws || address.scheme == Scheme::wss) address.carrier = address.scheme;
+  if (plus == std::string_view::npos) return {};
+  const auto carrier = find(text.substr(plus + 1));
+  if (address.scheme != Scheme::relay || (carrier != Scheme::ws && carrier != Scheme::wss)) return std::unexpected(known_schemes);
+  address.carrier = *carrier;
+  return {};
+}
+
+/// What stands behind the authority: a path where there is a WebSocket, then a node's key where there is a relay.
 std::expected<void, Reason> take_rest(Address& address, std::string_view rest) {
+  rest = rest.substr(0, rest.find('#'));
   if (rest.empty() || rest == "/") return {};
-  if (address.scheme == Scheme::ws || address.scheme == Scheme::wss) {
-    address.path = (rest[0] == '?' ? "/" : "") + std::string(rest.substr(0, rest.find('#')));
-    return {};
+  if (address.scheme == Scheme::relay) {
+    const std::size_t slash = rest.rfind('/');
+    const auto key = parse_key(slash == std::string_view::npos ? rest : rest.substr(slash + 1));
+    if (key) {
+      address.key = *key;
+      rest = rest.substr(0, slash);
+    } else if (!address.in_websocket()) {
+      return std::unexpected(key.error().message);
+    }
+    if (rest.empty()) return {};
   }
-  if (address.scheme != Scheme::relay) return std::unexpected("nothing may stand behind the port");
-  const auto key = parse_key(rest.substr(1));
-  if (!key) return std::unexpected(key.error().message);
-  address.key = *key;
+  if (!address.in_websocket()) return std::unexpected("nothing more may stand behind the port");
+  address.path = (rest[0] == '/' ? "" : "/") + std::string(rest);
   return {};
 }
 
 std::expected<Address, Reason> parse_parts(std::string_view scheme, std::string_view rest) {
-  const auto known = std::ranges::find(scheme_names, scheme);
-  if (known == scheme_names.end()) return std::unexpected("it begins with none of tcp://, ws://, wss://, quic://, relay://");
-  Address address{.scheme = static_cast<Scheme>(known - scheme_names.begin())};
+  Address address;
+  if (auto taken = take_scheme(address, scheme); !taken) return std::unexpected(std::move(taken.error()));
   const std::size_t end = std::min(rest.find_first_of("/?#"), rest.size());
   std::string authority(rest.substr(0, end));
   if (const std::size_t at = authority.rfind('@'); at != std::string::npos) {
     if (address.scheme != Scheme::relay) return std::unexpected("user names and passwords are not sent");
-    const auto key = parse_key(authority.substr(0, at));
+    const auto key = parse_key(std::string_view(authority).substr(0, at));
     if (!key) return std::unexpected(key.error().message);
     address.relay_key = *key;
     authority.erase(0, at + 1);
   }
   const bool has_port = authority.rfind(':') != std::string::npos && !authority.ends_with(']');
-  if (!has_port && default_port(address.scheme) != 0) authority += std::format(":{}", default_port(address.scheme));
+  if (!has_port && default_port(address.carrier) != 0) authority += std::format(":{}", default_port(address.carrier));
   auto endpoint = parse_endpoint(authority);
   if (!endpoint) return std::unexpected(endpoint.error().message);
   address.endpoint = std::move(*endpoint);

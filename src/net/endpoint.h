@@ -39,14 +39,17 @@ std::string_view scheme_name(Scheme scheme);
 ///     ws://host[:80][/path], wss://host[:443][/path]
 ///     quic://host:port
 ///     relay://[RELAYKEY@]host:port[/KEY]     KEY: the node's; RELAYKEY: the only key that the relay may have
+///     relay+ws://[RELAYKEY@]host[:80][/path][/KEY], relay+wss://...     a relay behind a web proxy
 struct Address {
   Scheme scheme = Scheme::tcp;
   Endpoint endpoint;                 ///< of the node, its proxy or its relay
-  std::string path = "/";            ///< ws and wss: path and query, as they go into the request
+  Scheme carrier = Scheme::tcp;      ///< what connections to it are made of: tcp, ws or wss, also for relay
+  std::string path = "/";            ///< of a WebSocket: path and query, as they go into the request
   std::optional<PeerKey> key;        ///< relay: the node to reach
   std::optional<PeerKey> relay_key;  ///< relay: whom the relay must prove to be
   /// As parse_address() reads it; tcp without its scheme.
   [[nodiscard]] std::string text() const;
+  [[nodiscard]] bool in_websocket() const { return carrier == Scheme::ws || carrier == Scheme::wss; }
   /// "host" or "host:port" for a Host header.
   [[nodiscard]] std::string authority() const;
   bool operator==(const Address&) const = default;

@@ -17,6 +17,7 @@
 #include "net/handshake.h"
 #include "net/pipe_io.h"
 #include "net/quic_hub.h"
+#include "net/relay_listener.h"
 #include "net/tcp_pipe.h"
 #include "net/transport.h"
 #include "net/websocket_upgrade.h"
@@ -30,6 +31,8 @@ using Acceptor = asio::basic_socket_acceptor<Tcp, Strand>;
 using Clock = std::chrono::steady_clock;
 
 constexpr auto accept_pause = std::chrono::milliseconds(100);
+constexpr const char* what_this_is =
+    "This is a node of a linkcpp swarm. Other nodes connect here, by WebSocket or by TLS; there is nothing to see in a browser.\n";
 /// When all places are taken, whoever has been shaking hands for so long must make room: honest peers are faster.
 constexpr std::chrono::milliseconds handshake_patience{1000};
 
@@ -155,7 +158,7 @@ class Acceptance : public std::enable_shared_from_this<Acceptance> {
     if (attempt->aborted()) co_return std::unexpected(*attempt->aborted());
     if (!first) attempt->set_silent();  // it may have only measured the way, and chosen QUIC
     if (first && begins_http(*first)) {
-      if (auto accepted = co_await accept_websocket(*attempt); !accepted) co_return pass(accepted);
+      if (auto accepted = co_await accept_websocket(*attempt, what_this_is); !accepted) co_return pass(accepted);
     }
     Handshake handshake(attempt, tls_, credentials_, knobs_);
     co_return co_await handshake.run(TlsSide::server);
@@ -232,8 +235,15 @@ error_code bind_and_listen(Acceptor& acceptor, const Tcp::endpoint& endpoint, co
 
 Result<std::unique_ptr<Listener>> Listener::open(asio::io_context& context, const std::string& address, Credentials credentials,
                                                  LinkKnobs knobs, OnLink on_link, OnRefused on_refused) {
-  const auto where = parse_endpoint(address);
-  if (!where) return std::unexpected(where.error());
+  const auto parsed = parse_address(address);
+  if (!parsed) return std::unexpected(parsed.error());
+  if (parsed->scheme == Scheme::relay) {
+    return open_relay_listener(context, *parsed, std::move(credentials), std::move(knobs), std::move(on_link), std::move(on_refused));
+  }
+  if (parsed->scheme != Scheme::tcp) {
+    return fail(ErrorKind::invalid_input, "cannot listen on {}: give host:port, which serves TLS, WebSocket and QUIC", address);
+  }
+  const Endpoint* const where = &parsed->endpoint;
   auto tls = TlsContext::create(credentials.identity, credentials.expected_peer);
   if (!tls) return pass(tls);
   error_code error;

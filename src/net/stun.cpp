@@ -96,7 +96,7 @@ std::optional<Header> parse_header(ByteSpan datagram) {
   return header;
 }
 
-std::optional<ip::udp::endpoint> parse_address(ByteSpan value, const std::array<std::uint8_t, 16>& mask) {
+std::optional<ip::udp::endpoint> read_address(ByteSpan value, const std::array<std::uint8_t, 16>& mask) {
   Reader in(value);
   in.u8();
   const auto family = in.u8();
@@ -160,8 +160,8 @@ Result<ip::udp::endpoint> parse_stun_answer(ByteSpan datagram, const StunId& id)
     const std::size_t length = in.u16();
     const ByteSpan value = in.take((length + 3) / 4 * 4);
     if (!in.ok()) return fail(ErrorKind::invalid_input, "a STUN answer whose attributes are cut off");
-    if (type == xor_mapped_address) found = parse_address(value.first(length), mask_of(id));
-    if (type == mapped_address && !found) found = parse_address(value.first(length), {});
+    if (type == xor_mapped_address) found = read_address(value.first(length), mask_of(id));
+    if (type == mapped_address && !found) found = read_address(value.first(length), {});
   }
   if (!found) return fail(ErrorKind::invalid_input, "a STUN answer without an address");
   return *found;

@@ -19,8 +19,8 @@ Error lost(const std::string& why) { return {ErrorKind::unavailable, why}; }
 
 }  // namespace
 
-TcpPipe::TcpPipe(Socket socket, std::string endpoint)
-    : strand_(socket.get_executor()), socket_(std::move(socket)), endpoint_(std::move(endpoint)) {
+TcpPipe::TcpPipe(Socket socket, std::string endpoint, std::string_view kind)
+    : strand_(socket.get_executor()), socket_(std::move(socket)), endpoint_(std::move(endpoint)), kind_(kind) {
   error_code ignored;
   socket_.native_non_blocking(true, ignored);
   set_no_delay(socket_.native_handle());

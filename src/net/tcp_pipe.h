@@ -13,8 +13,8 @@ namespace linkcpp::net {
 /// Writes on the calling thread.
 class TcpPipe final : public Pipe {
  public:
-  /// The socket is connected; `endpoint` names its far end.
-  TcpPipe(Socket socket, std::string endpoint);
+  /// The socket is connected; `endpoint` names its far end, `kind` is a literal.
+  TcpPipe(Socket socket, std::string endpoint, std::string_view kind = "tcp");
 
   void read_some(std::span<std::byte> into, OnRead then) override;
   Result<bool> try_write(ByteSpan& bytes) override;
@@ -27,13 +27,14 @@ class TcpPipe final : public Pipe {
   [[nodiscard]] std::uint64_t written() const override { return written_.load(std::memory_order_relaxed); }
   [[nodiscard]] std::uint64_t acknowledged() const override;
   [[nodiscard]] const std::string& endpoint() const override { return endpoint_; }
-  [[nodiscard]] std::string_view kind() const override { return "tcp"; }
+  [[nodiscard]] std::string_view kind() const override { return kind_; }
   [[nodiscard]] Socket& socket() { return socket_; }
 
  private:
   const Strand strand_;
   Socket socket_;
   const std::string endpoint_;
+  const std::string_view kind_;
   std::atomic<std::uint64_t> written_{0};
 };
 

@@ -43,6 +43,7 @@ struct LinkKnobs {
   bool quic_listen = true;                  ///< a listener also takes QUIC, on the UDP port of the same number
   bool websocket_mask = true;               ///< as the RFC demands; false: a key of zeros, which peers must take as well (for measuring)
   std::string web_ca_file = {};             ///< PEM file of the authorities that wss:// trusts instead of the system's
+  std::chrono::milliseconds relay_ping{5'000};  ///< between pings to relays: keeps a NAT's mapping open
 };
 
 /// What each side proves. The backbone side accepts any key that proves the secret; the worker side accepts only `expected_peer`.
@@ -68,6 +69,7 @@ class Listener {
   [[nodiscard]] virtual std::shared_ptr<QuicEndpoint> quic() const = 0;
 
   /// Binds `address` ("host:port"; port 0 picks one; "[::]:7101" for IPv6). The error names the address and the reason.
+  /// Or "relay://host:port": is reachable through a relay, which may come and go; then `on_refused` also hears of trouble with it.
   static Result<std::unique_ptr<Listener>> open(boost::asio::io_context& context, const std::string& address, Credentials credentials,
                                                 LinkKnobs knobs, OnLink on_link, OnRefused on_refused);
 };

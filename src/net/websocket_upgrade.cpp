@@ -31,8 +31,6 @@ using boost::system::error_code;
 constexpr std::uint32_t max_header = 16u << 10;  // proxies add theirs
 constexpr std::size_t shown_text = 200;
 constexpr auto answer_patience = std::chrono::seconds(1);
-constexpr const char* what_this_is =
-    "This is a node of a linkcpp swarm. Other nodes connect here, by WebSocket or by TLS; there is nothing to see in a browser.\n";
 
 std::string_view view(boost::beast::string_view text) { return {text.data(), text.size()}; }
 
@@ -112,7 +110,7 @@ std::optional<Refusal> refusal_of(const Request& request) {
 }
 
 /// Answers, and lets the peer read that: closing over unread data would reset the connection and destroy the answer.
-asio::awaitable<void> answer(Attempt& attempt, Refusal refusal) {
+asio::awaitable<void> answer(Attempt& attempt, Refusal refusal, const char* what_this_is) {
   http::response<http::string_body> response(refusal.status, 11);
   response.set(http::field::server, "linkcpp");
   response.set(http::field::content_type, "text/plain; charset=utf-8");
@@ -135,7 +133,7 @@ asio::awaitable<void> answer(Attempt& attempt, Refusal refusal) {
 
 }  // namespace
 
-asio::awaitable<Result<>> accept_websocket(Attempt& attempt) {
+asio::awaitable<Result<>> accept_websocket(Attempt& attempt, const char* what_this_is) {
   attempt.enter("the WebSocket upgrade");
   http::request_parser<http::empty_body> parser;
   Bytes rest;
@@ -151,7 +149,7 @@ asio::awaitable<Result<>> accept_websocket(Attempt& attempt) {
   if (refusal) {
     std::string asked =
         read ? std::format("{} {}", view(parser.get().method_string()), view(parser.get().target())) : "something malformed";
-    co_await answer(attempt, *refusal);
+    co_await answer(attempt, *refusal, what_this_is);
     co_return fail(ErrorKind::invalid_input, "a web client asked for {}: {}", wire::plain_text(asked, shown_text), refusal->why);
   }
   http::response<http::empty_body> response(http::status::switching_protocols, 11);

@@ -17,7 +17,7 @@ constexpr bool begins_http(std::byte first) { return first >= std::byte{'A'} && 
 boost::asio::awaitable<Result<>> open_websocket(Attempt& attempt, const Address& address, const LinkKnobs& knobs);
 
 /// Reads a request, and puts a WebSocket around the attempt's pipe if one is asked for. Anything else gets a short answer that says what
-/// this port is, and is an error.
-boost::asio::awaitable<Result<>> accept_websocket(Attempt& attempt);
+/// this port is (`what_this_is`: a sentence with its line break), and is an error.
+boost::asio::awaitable<Result<>> accept_websocket(Attempt& attempt, const char* what_this_is);
 
 }  // namespace linkcpp::net

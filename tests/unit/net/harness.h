@@ -296,6 +296,23 @@ class RawPeer {
       text.append(reinterpret_cast<const char*>(bytes.data()), bytes.size());
     return text;
   }
+  /// Closes one direction.
+  void end_sending() { ::shutdown(fd_, SHUT_WR); }
+  /// Sends zeros until nothing has been taken for `pause`; returns how many were.
+  std::size_t send_until_blocked(std::chrono::milliseconds pause) {
+    const Bytes zeros(65536);
+    std::size_t taken = 0;
+    for (auto last = Clock::now(); Clock::now() - last < pause;) {
+      const ssize_t n = ::send(fd_, zeros.data(), zeros.size(), MSG_NOSIGNAL | MSG_DONTWAIT);
+      if (n > 0) {
+        taken += static_cast<std::size_t>(n);
+        last = Clock::now();
+      } else {
+        std::this_thread::sleep_for(1ms);
+      }
+    }
+    return taken;
+  }
   /// True once the other side has closed.
   bool wait_for_end() {
     for (;;) {
@@ -328,6 +345,7 @@ class RawPeer {
     const Proof proof = make_proof(secret, role, exported, identity.key()).value();
     return send(wire::make_frame(wire::FrameType::auth, 0, std::as_bytes(std::span(proof))));
   }
+  [[nodiscard]] TlsSession::ExportedKey exported(std::string_view label) const { return session_->export_key(label).value(); }
   /// The next frame, none at the end.
   std::optional<Recorder::Frame> receive() {
     for (;;) {

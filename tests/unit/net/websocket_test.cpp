@@ -332,17 +332,6 @@ TEST(WebSocketDialTest, WhatServersAnswerIsToldToTheOperator) {
   }
 }
 
-TEST(WebSocketDialTest, TransportsThatAreNotBuiltSaySo) {
-  const Nodes nodes;
-  Loop loop;
-  Guest guest(loop.context(), {"relay://127.0.0.1:1"}, nodes.worker_credentials(), nodes.knobs);
-  const auto failure = guest.failures.take();
-  ASSERT_TRUE(failure);
-  EXPECT_EQ(failure->kind, ErrorKind::unavailable);
-  EXPECT_THAT(failure->message, HasSubstr("not built yet"));
-  guest.dialer.reset();
-}
-
 // ---- the web's TLS ---------------------------------------------------------------------------------------------------
 
 class WebTlsTest : public testing::Test {
