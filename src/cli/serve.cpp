@@ -15,6 +15,7 @@
 #include "engine/backbone_file.h"
 #include "fetch/url.h"
 #include "net/coroutine.h"
+#include "net/endpoint.h"
 #include "net/identity.h"
 #include "net/token.h"
 #include "serve/address.h"
@@ -154,7 +155,7 @@ Result<Prepared> prepare_addresses(const ServeOptions& options, Prepared prepare
   if (!admin) return pass(admin);
   prepared.admin = *admin;
   for (const auto& worker : options.workers) {
-    if (auto parsed = serve::parse_host_port(worker); !parsed) return pass(parsed);
+    if (auto parsed = net::parse_address(worker); !parsed) return pass(parsed);
   }
   return prepared;
 }
@@ -481,7 +482,8 @@ int run(const ServeOptions& options) {
 
 void add_swarm_options(CLI::App& command, ServeOptions& o) {
   command.add_option("--listen", o.listen, "Address for workers that dial in, or 'none'")->envname("LINKCPP_LISTEN")->capture_default_str();
-  command.add_option("--worker", o.workers, "HOST:PORT of a worker that listens; may be repeated")->envname("LINKCPP_WORKER");
+  command.add_option("--worker", o.workers, "A worker that listens, HOST:PORT or tcp://, quic://, ws://, wss://; may be repeated")
+      ->envname("LINKCPP_WORKER");
   command
       .add_option("--slices", o.slices,
                   "HOST:PORT where workers that join with --budget get their slices; auto: port 7103, or a free one; none: they do not")

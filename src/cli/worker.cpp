@@ -14,6 +14,7 @@
 #include "dispatch/dispatcher.h"
 #include "engine/anatomy.h"
 #include "engine/expert_host.h"
+#include "net/endpoint.h"
 #include "serve/address.h"
 #include "worker/server.h"
 
@@ -101,7 +102,7 @@ Result<worker::ServerOptions> server_options(const WorkerOptions& options) {
   server.dial = options.addresses.empty() ? token->addresses : options.addresses;
   if (!options.listen.empty() && options.addresses.empty()) server.dial.clear();
   for (const std::string& address : server.dial) {
-    if (auto parsed = serve::parse_host_port(address); !parsed) return pass(parsed);
+    if (auto parsed = net::parse_address(address); !parsed) return pass(parsed);
   }
   if (server.dial.empty() && server.listen.empty()) {
     return fail(
@@ -212,7 +213,10 @@ void setup_worker(CLI::App& root, Action& chosen) {
       ->envname("LINKCPP_EXPERTS")
       ->capture_default_str();
   app->add_option("--listen", options->listen, "Accept backbones on HOST:PORT instead of dialling the token's addresses");
-  app->add_option("--address", options->addresses, "Dial HOST:PORT instead of the token's addresses (repeatable, tried in order)");
+  app->add_option(
+      "--address", options->addresses,
+      "Dial this instead of the token's addresses (repeatable, tried in order): HOST:PORT, by QUIC if it is far and UDP passes; or "
+      "tcp://, quic://, ws://, wss://");
   app->add_option("--device", options->device, "ggml device that computes (see --list-devices)")->capture_default_str();
   app->add_flag("--list-devices", options->list_devices, "Print the devices of this machine and end");
   app->add_option("-t,--threads", options->threads, "Threads that compute; 0: one for each core")

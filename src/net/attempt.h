@@ -41,6 +41,9 @@ class Attempt : public std::enable_shared_from_this<Attempt> {
   [[nodiscard]] bool has_pipe() const { return pipe_ != nullptr; }
   void set_pipe(std::unique_ptr<Pipe> pipe) { pipe_ = std::move(pipe); }
   [[nodiscard]] std::unique_ptr<Pipe> take_pipe() { return std::move(pipe_); }
+  /// The peer went before it said anything: nothing that an operator must know.
+  void set_silent() { silent_ = true; }
+  [[nodiscard]] bool silent() const { return silent_; }
   /// Ends what is there.
   void close();
 
@@ -61,6 +64,7 @@ class Attempt : public std::enable_shared_from_this<Attempt> {
   std::optional<Error> aborted_;
   std::function<void()> breaker_;
   std::unique_ptr<Pipe> pipe_;
+  bool silent_ = false;
 };
 
 }  // namespace linkcpp::net

@@ -5,6 +5,7 @@
 #include <boost/asio/post.hpp>
 #include <boost/asio/steady_timer.hpp>
 #include <random>
+#include <set>
 #include <utility>
 
 #include "net/attempt.h"
@@ -113,7 +114,7 @@ class Dialling : public std::enable_shared_from_this<Dialling> {
         continue;
       }
       for (const Tcp::endpoint& endpoint : *endpoints) {
-        auto connection = co_await try_one(*parsed, endpoint);
+        auto connection = co_await try_one(*parsed, endpoint, address.find("://") == std::string::npos);
         if (stopped_) co_return nullptr;
         if (connection) co_return std::move(*connection);
         const std::string numeric = to_text(endpoint);
@@ -143,20 +144,48 @@ class Dialling : public std::enable_shared_from_this<Dialling> {
     co_return endpoints;
   }
 
-  asio::awaitable<Result<std::shared_ptr<Connection>>> try_one(const Address& address, Tcp::endpoint endpoint) {
-    if (address.scheme == Scheme::quic) co_return co_await quic_.dial({endpoint.address(), endpoint.port()});
+  asio::awaitable<Result<std::shared_ptr<Connection>>> try_one(const Address& address, Tcp::endpoint endpoint, bool any_transport) {
+    if (address.scheme == Scheme::quic) co_return co_await quic_.dial(udp(endpoint), knobs_.handshake_deadline);
+    const bool choose = any_transport && address.scheme == Scheme::tcp;
+    if (choose && by_quic_.contains(endpoint)) {  // as the last time, which may save round trips
+      if (auto connection = co_await quic_.dial(udp(endpoint), quic_patience(knobs_.quic_initial_rtt))) co_return connection;
+      by_quic_.erase(endpoint);
+      if (stopped_) co_return fail(ErrorKind::unavailable, "this node stopped dialling");
+    }
     attempt_ = std::make_shared<Attempt>(strand_, knobs_.handshake_deadline);
     attempt_->start_deadline();
-    auto connection = co_await run(attempt_, address, endpoint);
+    auto connection = co_await run(attempt_, address, endpoint, choose);
     attempt_->end_deadline();
     attempt_->close();
     attempt_.reset();
     co_return connection;
   }
 
-  asio::awaitable<Result<std::shared_ptr<Connection>>> run(std::shared_ptr<Attempt> attempt, const Address& address,
-                                                           Tcp::endpoint endpoint) {
+  static Udp::endpoint udp(const Tcp::endpoint& endpoint) { return {endpoint.address(), endpoint.port()}; }
+  /// How long a peer's QUIC may take where TCP is the other choice.
+  std::chrono::milliseconds quic_patience(std::chrono::milliseconds round_trip) const {
+    return std::min(knobs_.handshake_deadline, 4 * round_trip + std::chrono::milliseconds(500));
+  }
+
+  /// A busy machine can make the way to itself look long.
+  bool is_far(const Tcp::endpoint& endpoint, std::chrono::milliseconds round_trip) const {
+    return round_trip >= knobs_.quic_above && (!endpoint.address().is_loopback() || knobs_.quic_above.count() == 0);
+  }
+
+  /// `choose`: over a long way QUIC is better, if it passes: it needs fewer round trips to begin with, and loss holds up less. How long the
+  /// way is, TCP's own handshake has shown by then.
+  asio::awaitable<Result<std::shared_ptr<Connection>>> run(std::shared_ptr<Attempt> attempt, const Address& address, Tcp::endpoint endpoint,
+                                                           bool choose) {
+    const auto begun = Clock::now();
     if (auto connected = co_await connect_pipe(*attempt, address, endpoint, knobs_); !connected) co_return pass(connected);
+    const auto round_trip = std::chrono::duration_cast<std::chrono::milliseconds>(Clock::now() - begun);
+    if (choose && is_far(endpoint, round_trip)) {
+      if (auto connection = co_await quic_.dial(udp(endpoint), quic_patience(round_trip))) {
+        by_quic_.insert(endpoint);
+        co_return connection;
+      }
+      if (attempt->aborted()) co_return std::unexpected(*attempt->aborted());
+    }
     Handshake handshake(attempt, tls_, credentials_, knobs_);
     co_return co_await handshake.run(TlsSide::client);
   }
@@ -195,6 +224,7 @@ class Dialling : public std::enable_shared_from_this<Dialling> {
   std::shared_ptr<const TlsContext> tls_;
   std::shared_ptr<Attempt> attempt_;  ///< in progress
   QuicDialling quic_;
+  std::set<Tcp::endpoint> by_quic_;  ///< where the choice fell on QUIC
   std::minstd_rand random_;
   ErrorKind worst_ = ErrorKind::unavailable;  ///< of this round
   bool stopped_ = false;

@@ -140,7 +140,7 @@ class Acceptance : public std::enable_shared_from_this<Acceptance> {
     attempt->close();
     if (connection) {
       linked(std::move(*connection));
-    } else {
+    } else if (!attempt->silent()) {
       refused(endpoint, connection.error());
     }
     asio::post(acceptor_.get_executor(), [self = shared_from_this(), place] {
@@ -153,6 +153,7 @@ class Acceptance : public std::enable_shared_from_this<Acceptance> {
     attempt->enter("the TLS handshake");
     const auto first = co_await peek(static_cast<TcpPipe&>(attempt->pipe()));
     if (attempt->aborted()) co_return std::unexpected(*attempt->aborted());
+    if (!first) attempt->set_silent();  // it may have only measured the way, and chosen QUIC
     if (first && begins_http(*first)) {
       if (auto accepted = co_await accept_websocket(*attempt); !accepted) co_return pass(accepted);
     }

@@ -13,7 +13,7 @@ namespace asio = boost::asio;
 QuicDialling::QuicDialling(Strand strand, std::shared_ptr<const Credentials> credentials, LinkKnobs knobs)
     : strand_(std::move(strand)), credentials_(std::move(credentials)), knobs_(std::move(knobs)) {}
 
-asio::awaitable<Result<std::shared_ptr<Connection>>> QuicDialling::dial(Udp::endpoint to) {
+asio::awaitable<Result<std::shared_ptr<Connection>>> QuicDialling::dial(Udp::endpoint to, std::chrono::milliseconds patience) {
   const bool v6 = to.address().is_v6();
   auto& endpoint = endpoints_[v6];
   if (!endpoint) {
@@ -25,12 +25,17 @@ asio::awaitable<Result<std::shared_ptr<Connection>>> QuicDialling::dial(Udp::end
     asio::steady_timer timer;
     std::optional<Result<std::shared_ptr<Connection>>> outcome;
   };
-  auto wait = std::make_shared<Wait>(Wait{asio::steady_timer(strand_, asio::steady_timer::time_point::max()), std::nullopt});
+  auto wait = std::make_shared<Wait>(Wait{asio::steady_timer(strand_, patience), std::nullopt});
   attempt_ = endpoint->hub()->dial(to, to_text(to), [wait](Result<std::shared_ptr<Connection>> ready) {
     wait->outcome = std::move(ready);
     wait->timer.cancel();
   });
-  while (!wait->outcome) co_await wait->timer.async_wait(as_values);
+  while (!wait->outcome) {
+    const auto [error] = co_await wait->timer.async_wait(as_values);
+    if (error || wait->outcome) continue;
+    wait->timer.expires_at(asio::steady_timer::time_point::max());
+    abort({ErrorKind::timeout, std::format("no answer by QUIC within {} ms", patience.count())});
+  }
   co_return std::move(*wait->outcome);
 }
 

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <boost/asio/awaitable.hpp>
+#include <chrono>
 #include <map>
 #include <memory>
 #include <string>
@@ -18,8 +19,8 @@ class QuicDialling {
  public:
   QuicDialling(Strand strand, std::shared_ptr<const Credentials> credentials, LinkKnobs knobs);
 
-  /// One attempt; on the strand. Errors as Handshake's.
-  boost::asio::awaitable<Result<std::shared_ptr<Connection>>> dial(Udp::endpoint to);
+  /// One attempt, ended after `patience`; on the strand. Errors as Handshake's.
+  boost::asio::awaitable<Result<std::shared_ptr<Connection>>> dial(Udp::endpoint to, std::chrono::milliseconds patience);
   /// Ends the attempt that runs.
   void abort(const Error& reason);
 

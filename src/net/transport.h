@@ -39,9 +39,10 @@ struct LinkKnobs {
   EchoMode quic_echo = EchoMode::adaptive;          ///< sends small flights twice where datagrams get lost
   bool quic_resume = true;                          ///< as a client, sends with the first packet where a ticket allows it (0-RTT)
   std::size_t quic_retry_above = 16;                ///< unauthenticated QUIC connections; from then on strangers prove their address first
-  bool quic_listen = true;                          ///< a listener also takes QUIC, on the UDP port of the same number
-  bool websocket_mask = true;    ///< as the RFC demands; false: a key of zeros, which peers must take as well (for measuring)
-  std::string web_ca_file = {};  ///< PEM file of the authorities that wss:// trusts instead of the system's
+  std::chrono::milliseconds quic_above{5};  ///< addresses without a scheme: peers whose TCP handshake took so long are tried by QUIC first
+  bool quic_listen = true;                  ///< a listener also takes QUIC, on the UDP port of the same number
+  bool websocket_mask = true;               ///< as the RFC demands; false: a key of zeros, which peers must take as well (for measuring)
+  std::string web_ca_file = {};             ///< PEM file of the authorities that wss:// trusts instead of the system's
 };
 
 /// What each side proves. The backbone side accepts any key that proves the secret; the worker side accepts only `expected_peer`.

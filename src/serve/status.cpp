@@ -41,6 +41,7 @@ void SwarmStatus::apply(const Json& event) {
     workers_[text_of(event, "name")] = {text_of(event, "name"),
                                         text_of(event, "key"),
                                         text_of(event, "endpoint"),
+                                        text_of(event, "transport"),
                                         text_of(event, "device"),
                                         text_of(event, "experts"),
                                         held != event.end() && held->is_number_unsigned() ? held->get<std::uint64_t>() : 0,
@@ -89,6 +90,7 @@ Json SwarmStatus::to_json() const {
     workers.push_back({{"name", name},
                        {"key", worker.key},
                        {"endpoint", worker.endpoint},
+                       {"transport", worker.transport},
                        {"device", worker.device},
                        {"experts", worker.experts},
                        {"held", worker.held},
@@ -107,7 +109,8 @@ std::string describe_event(const Json& event) {
   const auto text = [&](const char* key) { return printable(text_of(event, key)); };
   if (kind == "listening") return std::format("listening for workers on {}", text("address"));
   if (kind == "worker_joined") {
-    return std::format("worker {} joined from {} ({}; {})", text("name"), text("endpoint"), text("device"), text("experts"));
+    return std::format("worker {} joined from {} by {} ({}; {})", text("name"), text("endpoint"), text("transport"), text("device"),
+                       text("experts"));
   }
   if (kind == "worker_assigned") return std::format("worker {} is to hold {}", text("name"), text("experts"));
   if (kind == "worker_holds" && number_of(event, "bytes") == number_of(event, "bytes_wanted"))

@@ -282,12 +282,13 @@ class Star final : public Backbone {
     dispatch::Actions actions;
     peer->id = dispatcher_.add_worker({peer->name, peer->hello.holdings, peer->hello.row_types, peer->link->stats().rtt}, now(), actions);
     by_id_[*peer->id] = peer;
-    note(std::format("worker {} joined from {} ({}): {}", peer->name, peer->link->endpoint(), peer->hello.device,
+    note(std::format("worker {} joined from {} by {} ({}): {}", peer->name, peer->link->endpoint(), peer->link->kind(), peer->hello.device,
                      describe_holdings(peer->hello)));
     status_.emit({{"event", "worker_joined"},
                   {"name", peer->name},
                   {"key", net::short_name(peer->link->peer())},
                   {"endpoint", peer->link->endpoint()},
+                  {"transport", peer->link->kind()},
                   {"device", peer->hello.device},
                   {"experts", describe_holdings(peer->hello)},
                   {"held", count_holdings(peer->hello)}});

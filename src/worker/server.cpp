@@ -212,7 +212,8 @@ class ExpertServer final : public Server {
     if (std::exchange(session->admitted, true)) return violation(session, "a second welcome");
     session->welcome_deadline.reset();
     last_failure_.clear();
-    spdlog::info("joined backbone {} at {}", net::short_name(session->link->peer()), session->link->endpoint());
+    spdlog::info("joined backbone {} at {} by {}", net::short_name(session->link->peer()), session->link->endpoint(),
+                 session->link->kind());
     if (draining_) session->link->send(wire::make_frame(wire::FrameType::drain, 0, {}));
     if (!provisioner_ || draining_) return;
     Bytes body;

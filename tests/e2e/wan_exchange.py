@@ -24,7 +24,7 @@ def grid():
     if lib.full:
         return everything
     if lib.quick:
-        return [cell for cell in everything if cell[0] == 80 and cell[2] in (LOSSES[0], LOSSES[1]) and cell[3] in (0, 2000) and cell[1] != SIZES[0]]
+        return [(80, SIZES[0], loss, 0) for loss in LOSSES[:3]] + [(80, SIZES[1], LOSSES[1], 0), (80, SIZES[2], LOSSES[0], 2000), (80, SIZES[2], LOSSES[1], 0)]
     return [cell for cell in everything if cell[0] == 80 or (cell[2] in (LOSSES[0], LOSSES[1]) and cell[3] != 400)]
 
 

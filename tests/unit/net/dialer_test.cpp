@@ -57,6 +57,54 @@ TEST_P(DialerTest, TriesAddressesInOrderAndReportsEachFailure) {
   guest.dialer.reset();
 }
 
+TEST(TransportChoiceTest, FarPeersAreReachedByQuicWhereItPasses) {
+  Nodes nodes;
+  nodes.knobs.quic_above = 0ms;  // everything is far
+  Loop loop;
+  Host host(loop.context(), nodes.backbone_credentials(), nodes.knobs);
+  Guest guest(loop.context(), {host.address()}, nodes.worker_credentials(), nodes.knobs);
+  for (int times = 0; times < 3; ++times) {  // from the second time on without asking TCP
+    auto at_host = host.links.take(), at_guest = guest.links.take();
+    ASSERT_TRUE(at_host && at_guest);
+    EXPECT_EQ((*at_guest)->kind(), "quic");
+    Recorder recorder;
+    (*at_host)->start(recorder.handlers());
+    (*at_guest)->start({});
+    (*at_guest)->send(frame_of(100, 7));
+    ASSERT_TRUE(recorder.frames->take());
+    (*at_guest)->close({ErrorKind::unavailable, "again"});
+    ASSERT_TRUE(recorder.closes->take());
+  }
+  guest.dialer.reset();
+  EXPECT_EQ(host.refusals.size(), 0u) << host.refusals.take()->error.message;
+}
+
+TEST(TransportChoiceTest, WhereUdpDoesNotPassTcpServes) {
+  Nodes nodes;
+  nodes.knobs.quic_above = 0ms;
+  Nodes without = nodes;
+  without.knobs.quic_listen = false;
+  Loop loop;
+  Host host(loop.context(), nodes.backbone_credentials(), without.knobs);
+  Guest guest(loop.context(), {host.address()}, nodes.worker_credentials(), nodes.knobs);
+  auto link = guest.links.take();
+  ASSERT_TRUE(link);
+  EXPECT_EQ((*link)->kind(), "tcp");
+  guest.dialer.reset();
+}
+
+TEST(TransportChoiceTest, ASchemeInsists) {
+  Nodes nodes;
+  nodes.knobs.quic_above = 0ms;
+  Loop loop;
+  Host host(loop.context(), nodes.backbone_credentials(), nodes.knobs);
+  Guest guest(loop.context(), {"tcp://" + host.address()}, nodes.worker_credentials(), nodes.knobs);
+  auto link = guest.links.take();
+  ASSERT_TRUE(link);
+  EXPECT_EQ((*link)->kind(), "tcp");
+  guest.dialer.reset();
+}
+
 TEST_P(DialerTest, ResolvesNames) {
   Nodes nodes;
   Loop loop;

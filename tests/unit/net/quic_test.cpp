@@ -217,7 +217,9 @@ TEST(QuicTest, NobodyThereIsReportedByTheDeadline) {
 
 TEST(QuicTest, AnUnreachablePeerIsNoticedAfterThreeRoundTripsAndASecond) {
   std::atomic<bool> cut = false;
-  QuicLinked linked([&](bool, ByteSpan, std::size_t) { return cut ? 0 : 1; });
+  Nodes nodes;
+  nodes.knobs.silence_floor = 1000ms;
+  QuicLinked linked([&](bool, ByteSpan, std::size_t) { return cut ? 0 : 1; }, nodes);
   std::this_thread::sleep_for(100ms);
   cut = true;
   const auto begin = Clock::now();
