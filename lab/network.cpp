@@ -27,7 +27,8 @@ Network::Network(const Scenario& scenario) {
 }
 
 void Network::push(Time at, std::size_t site, Step step, Bytes packet) {
-  events_.push({.at = at, .order = order_++, .site = site, .step = step, .packet = std::move(packet)});
+  events_.push_back({.at = at, .order = order_++, .site = site, .step = step, .packet = std::move(packet)});
+  std::ranges::push_heap(events_, std::greater<>());
 }
 
 void Network::send(std::size_t node, Bytes packet, Time now) { leave(node, std::move(packet), now); }
@@ -120,13 +121,14 @@ void Network::came(std::size_t site, Bytes packet, Time now, const std::function
 
 std::optional<Time> Network::next() const {
   if (events_.empty()) return std::nullopt;
-  return events_.top().at;
+  return events_.front().at;
 }
 
 void Network::advance(Time now, const std::function<void(std::size_t, const Bytes&, Time)>& deliver) {
-  while (!events_.empty() && events_.top().at <= now) {
-    Event event = events_.top();
-    events_.pop();
+  while (!events_.empty() && events_.front().at <= now) {
+    std::ranges::pop_heap(events_, std::greater<>());
+    Event event = std::move(events_.back());
+    events_.pop_back();
     switch (event.step) {
       case Step::left:
         route(places_[event.site].site.behind, event.site, std::move(event.packet), event.at);

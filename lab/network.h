@@ -3,7 +3,7 @@
 
 #include <functional>
 #include <map>
-#include <queue>
+#include <vector>
 
 #include "base/bytes.h"
 #include "firewall.h"
@@ -83,7 +83,7 @@ class Network {
   std::map<Address6, std::size_t> at6_;
   std::map<std::pair<std::size_t, std::size_t>, Time> paths_;
   std::map<Realm, std::size_t> numbered_;  ///< addresses given out so far
-  std::priority_queue<Event, std::vector<Event>, std::greater<>> events_;
+  std::vector<Event> events_;              ///< a heap, the next one first; not a priority_queue, out of which packets could only be copied
   std::uint64_t order_ = 0;
 };
 

@@ -3,6 +3,7 @@
 A measurement is one file with two halves: measure() outside, which writes scenarios and reads results, and inside(), which in_lab() runs beside the
 emulator: there node() enters nodes. Everything that inside() starts dies with the lab.
 """
+import contextlib
 import json
 import os
 import subprocess
@@ -10,8 +11,8 @@ import sys
 import tempfile
 
 import lib
-from lib import PROJECT
-from swarm import Process
+from lib import PROJECT, Rig
+from swarm import Process, free_port
 
 LATE_MS = 2.0  # p99 of the emulator's lateness above which a figure is not to be trusted
 LAB = os.path.join(PROJECT, "lab")
@@ -89,6 +90,44 @@ def address(name):
 
 def change(*arguments):
     return lib.run([os.path.join(LAB, "in"), *arguments])
+
+
+@contextlib.contextmanager
+def within(name):
+    """This thread is in a node's network meanwhile: its new sockets and its new children are there."""
+    spaces = dict(entry.split("=") for entry in os.environ["LINKCPP_LAB_NODES"].split())
+    home = os.open("/proc/thread-self/ns/net", os.O_RDONLY)
+    there = os.open(f"/proc/{os.environ['LINKCPP_LAB_PID']}/fd/{spaces[name]}", os.O_RDONLY)
+    try:
+        os.setns(there, os.CLONE_NEWNET)
+        yield
+    finally:
+        os.setns(home, os.CLONE_NEWNET)
+        os.close(home)
+        os.close(there)
+
+
+class FarRig(Rig):
+    """A rig whose backbone is in the node "backbone" and whose workers are in nodes of their own."""
+
+    def far_worker(self, where, experts, scheme="", more=()):
+        """A worker that the backbone dials."""
+        with within(where):
+            port = free_port()
+            worker = self._worker(f"at-{where}", experts, ["--join", self.token("127.0.0.1:1"), "--listen", f"0.0.0.0:{port}"], 1, more)
+            worker.wait_for("listen", 30)
+        self.addresses.append(f"{scheme}{address(where)}:{port}")
+        return worker
+
+    def server(self, *options, linked=True, **settings):
+        with within("backbone"):
+            return (self.linked_server(*options, **settings) if linked else self.llama_server(*options)).wait_ready(120)
+
+
+def complete(server, prompt, n):
+    """lib.complete(), asked inside the backbone's node."""
+    with within("backbone"):
+        return lib.complete(server, prompt, n)
 
 
 # ---- transports ------------------------------------------------------------------------------------------------------
