@@ -4,7 +4,7 @@
 //
 // Each node is a network namespace with a TUN device; this process moves the packets. The namespaces have no names and live by this
 // process's descriptors alone, and the command with all its children lives in a process namespace of its own: whatever ends this process,
-// nothing stays behind. Processes enter a node by `lab/in NODE COMMAND`.
+// nothing stays behind. Processes enter a node by `lab/in NODE COMMAND`. Changes are asked for by datagrams to a socket without a file.
 #include <fcntl.h>
 #include <linux/if.h>
 #include <linux/if_tun.h>
@@ -14,12 +14,17 @@
 #include <sys/ioctl.h>
 #include <sys/prctl.h>
 #include <sys/signalfd.h>
+#include <sys/socket.h>
 #include <sys/timerfd.h>
+#include <sys/un.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
 #include <algorithm>
+#include <array>
+#include <bit>
 #include <cerrno>
+#include <cstddef>
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
@@ -27,6 +32,7 @@
 #include <iterator>
 #include <nlohmann/json.hpp>
 
+#include "control.h"
 #include "network.h"
 
 namespace {
@@ -94,6 +100,10 @@ Result<Node> make_node(const Site& site, std::size_t number) {
       address, mtu, address));
   // Without this, what one connection learned of a path would change the next one's measurement.
   if (done) done = run_quietly("echo 1 >/proc/sys/net/ipv4/tcp_no_metrics_save");
+  if (done && site.address6) {
+    const std::string six = text_of(*site.address6);
+    done = run_quietly(std::format("ip addr add {}/128 dev wan nodad && ip -6 route add default dev wan src {}", six, six));
+  }
   if (!done) return pass(done);
   return node;
 }
@@ -158,6 +168,24 @@ class Lateness {
   Time worst_{};
 };
 
+/// A socket for requests, in the abstract namespace: it has no file, and dies with this process. Its name is "linkcpp-lab-PID".
+Result<Descriptor> open_control() {
+  Descriptor control(::socket(AF_UNIX, SOCK_DGRAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0));
+  sockaddr_un address{.sun_family = AF_UNIX, .sun_path = {}};
+  const std::string name = std::format("linkcpp-lab-{}", ::getpid());
+  std::memcpy(address.sun_path + 1, name.data(), name.size());
+  const auto length = static_cast<socklen_t>(offsetof(sockaddr_un, sun_path) + 1 + name.size());
+  if (control.get() < 0 || ::bind(control.get(), reinterpret_cast<const sockaddr*>(&address), length) != 0)
+    return fail(ErrorKind::io, "cannot open the socket for changes: {}", reason());
+  return control;
+}
+
+/// Packets that wait for a processor are late. Best effort; children do not inherit it.
+bool go_first() {
+  const sched_param parameters{.sched_priority = 1};
+  return ::sched_setscheduler(0, SCHED_FIFO | SCHED_RESET_ON_FORK, &parameters) == 0;
+}
+
 class Emulator {
  public:
   Emulator(const Scenario& scenario, std::vector<Node> nodes) : scenario_(scenario), network_(scenario), nodes_(std::move(nodes)) {
@@ -168,15 +196,18 @@ class Emulator {
   /// "backbone=7 w1=9": descriptors of the namespaces, for lab/in.
   [[nodiscard]] std::string spaces() const {
     std::string text;
-    for (const Node& node : nodes_)
-      text += std::format("{}={}={} ", scenario_.sites[node.site].name, node.space.get(), text_of(scenario_.sites[node.site].address));
+    for (const Node& node : nodes_) text += std::format("{}={} ", scenario_.sites[node.site].name, node.space.get());
     return text;
   }
 
   /// Moves packets until `child` ends; its exit status.
-  int run(pid_t child, int signals) {
+  int run(pid_t child, int signals, int control) {
+    goes_first_ = go_first();
     const Descriptor timer(::timerfd_create(CLOCK_MONOTONIC, TFD_NONBLOCK | TFD_CLOEXEC));
-    std::vector<pollfd> entries{{.fd = signals, .events = POLLIN, .revents = 0}, {.fd = timer.get(), .events = POLLIN, .revents = 0}};
+    std::vector<pollfd> entries{{.fd = signals, .events = POLLIN, .revents = 0},
+                                {.fd = timer.get(), .events = POLLIN, .revents = 0},
+                                {.fd = control, .events = POLLIN, .revents = 0}};
+    const std::size_t first_node = entries.size();
     for (const Node& node : nodes_) entries.push_back({.fd = node.tun.get(), .events = POLLIN, .revents = 0});
     for (;;) {
       arm(timer.get());
@@ -185,10 +216,11 @@ class Emulator {
         signalfd_siginfo info{};
         if (::read(signals, &info, sizeof info) == sizeof info && info.ssi_signo != SIGCHLD) ::kill(child, SIGKILL);
       }
+      if (entries[2].revents != 0) answer(control);
       int status = 0;
       if (::waitpid(child, &status, WNOHANG) == child) return WIFEXITED(status) ? WEXITSTATUS(status) : 128 + WTERMSIG(status);
       for (std::size_t i = 0; i < nodes_.size(); ++i) {
-        if (entries[i + 2].revents != 0) take(nodes_[i]);
+        if (entries[first_node + i].revents != 0) take(nodes_[i]);
       }
       network_.advance(now(), [this](std::size_t site, const Bytes& packet, Time due) { give(site, packet, due); });
     }
@@ -206,21 +238,46 @@ class Emulator {
                               {"loss", c.packets == 0 ? 0 : static_cast<double>(c.lost) / static_cast<double>(c.packets)}};
       };
       sites.push_back({{"name", scenario_.sites[i].name},
-                       {"address", text_of(scenario_.sites[i].address)},
+                       {"address", text_of(network_.site(i).address)},
                        {"up", line(counters.up)},
                        {"down", line(counters.down)},
                        {"unroutable", counters.unroutable},
-                       {"refused_by_nat", counters.refused}});
+                       {"refused_by_nat", counters.refused},
+                       {"blocked", counters.blocked},
+                       {"cut", counters.cut}});
     }
     std::string control;
     std::ifstream("/proc/sys/net/ipv4/tcp_congestion_control") >> control;
     return {{"sites", sites},
             {"late_ms", {{"p50", lateness_.quantile_ms(0.5)}, {"p99", lateness_.quantile_ms(0.99)}, {"worst", lateness_.worst_ms()}}},
             {"not_taken", not_taken_},
+            {"goes_first", goes_first_},
             {"congestion_control", control}};
   }
 
  private:
+  /// One request and its answer: {"ok":true, ...} or {"ok":false,"error":"..."}.
+  void answer(int control) {
+    std::array<char, 65536> request;
+    sockaddr_un from{};
+    socklen_t length = sizeof from;
+    const ssize_t n = ::recvfrom(control, request.data(), request.size(), 0, reinterpret_cast<sockaddr*>(&from), &length);
+    if (n <= 0) return;
+    const std::string text = obeyed({request.data(), static_cast<std::size_t>(n)}).dump();
+    ::sendto(control, text.data(), text.size(), MSG_DONTWAIT, reinterpret_cast<const sockaddr*>(&from), length);
+  }
+  /// "report" is the emulator's own; with "fresh", lateness is counted anew from here.
+  nlohmann::json obeyed(std::string_view request) {
+    const auto parsed = nlohmann::json::parse(request, nullptr, false);
+    if (parsed.is_object() && parsed.value("do", nlohmann::json()) == "report") {
+      const nlohmann::json all{{"ok", true}, {"report", report()}};
+      if (parsed.contains("fresh")) lateness_ = {};
+      return all;
+    }
+    const auto done = obey(network_, request);
+    if (!done) return {{"ok", false}, {"error", done.error().message}};
+    return {{"ok", true}, {"site", nlohmann::json::parse(*done)}};
+  }
   void arm(int timer) const {
     itimerspec when{};
     if (const auto next = network_.next()) {
@@ -249,6 +306,7 @@ class Emulator {
   std::vector<std::size_t> by_site_;
   Lateness lateness_;
   std::uint64_t not_taken_ = 0;
+  bool goes_first_ = false;
 };
 
 int complain(const std::string& message, int code) {
@@ -275,6 +333,8 @@ int main(int argc, char** argv) {
   auto nodes = make_nodes(*scenario);
   if (!nodes) return complain(nodes.error().message, failure_code);
   Emulator emulator(*scenario, std::move(*nodes));
+  auto control = open_control();
+  if (!control) return complain(control.error().message, failure_code);
 
   sigset_t watched;
   sigemptyset(&watched);
@@ -287,7 +347,7 @@ int main(int argc, char** argv) {
   const pid_t child = ::fork();
   if (child < 0) return complain(std::format("cannot start a process: {}", reason()), failure_code);
   if (child == 0) be_init(argv + at + 1);
-  const int code = emulator.run(child, signals.get());
+  const int code = emulator.run(child, signals.get(), control->get());
   if (report != nullptr) std::ofstream(report) << emulator.report().dump(1) << '\n';
   return code;
 }

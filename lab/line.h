@@ -34,6 +34,9 @@ class Line {
   Line(LineShape shape, std::uint64_t seed) : shape_(shape), random_(seed) {}
   /// When the packet comes out; none: it does not. Calls in the order of `now`.
   std::optional<Time> admit(std::uint64_t bytes, Time now);
+  /// From now on; packets under way keep their times, and nothing overtakes them.
+  void reshape(LineShape shape) { shape_ = shape; }
+  [[nodiscard]] const LineShape& shape() const { return shape_; }
   [[nodiscard]] const LineCounters& counters() const { return counters_; }
 
  private:

@@ -68,6 +68,12 @@ bool Nat::lets_in(const Mapping& mapping, Endpoint from) const {
   return false;
 }
 
+void Nat::renumber(Address outside) {
+  shape_.outside = outside;
+  by_key_.clear();
+  by_port_.clear();
+}
+
 bool Nat::outbound(std::span<std::byte> packet, Time now) {
   const auto flow = flow_of(packet);
   Mapping* found = flow ? mapping(*flow, now) : nullptr;

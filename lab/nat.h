@@ -29,6 +29,7 @@ struct NatShape {
   Time closed_timeout = std::chrono::seconds(10);  ///< of a TCP mapping after FIN or RST
   bool keeps_port = true;                          ///< takes the inner port number outside if it is free (not for symmetric ones)
   bool hairpin = false;                            ///< inner nodes may reach each other by outer endpoints
+  bool firewall6 = true;                           ///< of IPv6, which passes unchanged, only answers come in
 };
 
 /// Not thread-safe.
@@ -40,6 +41,8 @@ class Nat {
   /// Rewrites a packet that comes to the outside address. False: nobody inside waits for it.
   bool inbound(std::span<std::byte> packet, Time now);
   [[nodiscard]] const NatShape& shape() const { return shape_; }
+  /// The line got another address: nothing that was mapped before can be reached any more.
+  void renumber(Address outside);
   [[nodiscard]] std::size_t mappings() const { return by_port_.size(); }
   [[nodiscard]] std::uint64_t refused() const { return refused_; }
 

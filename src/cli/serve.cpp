@@ -15,6 +15,7 @@
 #include "engine/backbone_file.h"
 #include "fetch/url.h"
 #include "net/coroutine.h"
+#include "net/endpoint.h"
 #include "net/identity.h"
 #include "net/token.h"
 #include "serve/address.h"
@@ -38,6 +39,8 @@ using asio::awaitable;
 using serve::Json;
 
 struct ServeOptions {
+  std::vector<std::string> relays, announced;
+  bool no_direct = false;
   std::string model;
   std::string http = "127.0.0.1:8080", listen = "0.0.0.0:7101", admin = "127.0.0.1:7102";
   std::string slices = "auto";
@@ -147,14 +150,20 @@ Result<Prepared> prepare_addresses(const ServeOptions& options, Prepared prepare
     auto claimed = serve::claim_port(*prepared.listen);
     if (!claimed) return pass(claimed);
     prepared.listen = *claimed;
-  } else if (options.workers.empty()) {
-    return fail(ErrorKind::invalid_input, "with --listen none no worker can join: name some with --worker HOST:PORT, or listen");
+  } else if (options.workers.empty() && options.relays.empty()) {
+    return fail(ErrorKind::invalid_input, "with --listen none no worker can join: name some with --worker HOST:PORT, a relay with --relay, or listen");
   }
   auto admin = optional_address(options.admin);
   if (!admin) return pass(admin);
   prepared.admin = *admin;
   for (const auto& worker : options.workers) {
-    if (auto parsed = serve::parse_host_port(worker); !parsed) return pass(parsed);
+    if (auto parsed = net::parse_address(worker); !parsed) return pass(parsed);
+  }
+  for (const auto& relay : options.relays) {
+    const auto parsed = net::parse_address(relay);
+    if (!parsed) return std::unexpected(parsed.error());
+    if (parsed->scheme != net::Scheme::relay || parsed->key)
+      return fail(ErrorKind::invalid_input, "--relay {}: give the address of a relay, relay://[KEY@]HOST:PORT", relay);
   }
   return prepared;
 }
@@ -200,7 +209,7 @@ Result<Prepared> prepare(const ServeOptions& options) {
 }
 
 /// The command with which a worker joins, complete but for the file's path there.
-std::string join_command(const Prepared& prepared, const net::Credentials& backbone) {
+std::string join_command(const ServeOptions& options, const Prepared& prepared, const net::Credentials& backbone) {
   net::JoinToken token{backbone.identity.key(), backbone.secret, {}};
   if (prepared.listen) {
     const bool any = prepared.listen->host == "0.0.0.0" || prepared.listen->host == "::";
@@ -209,6 +218,8 @@ std::string join_command(const Prepared& prepared, const net::Credentials& backb
     }
     if (token.addresses.empty()) token.addresses.push_back(serve::HostPort{"127.0.0.1", prepared.listen->port}.text());
   }
+  token.addresses.insert(token.addresses.end(), options.announced.begin(), options.announced.end());
+  token.addresses.insert(token.addresses.end(), options.relays.begin(), options.relays.end());
   return "linkcpp worker --join " + token.encode();
 }
 
@@ -255,7 +266,7 @@ class Serving {
       : options_(options),
         prepared_(std::move(prepared)),
         backbone_(std::move(backbone)),
-        join_(join_command(prepared_, backbone_)),
+        join_(join_command(options_, prepared_, backbone_)),
         progress_(options.json),
         signals_(context_, SIGINT, SIGTERM, SIGHUP) {}
 
@@ -301,7 +312,9 @@ class Serving {
     config.model = prepared_.model;
     config.home = prepared_.home;
     config.name = options_.name;
-    if (prepared_.listen) config.listen = prepared_.listen->text();
+    if (prepared_.listen) config.listen = {prepared_.listen->text()};
+    config.listen.insert(config.listen.end(), options_.relays.begin(), options_.relays.end());
+    config.find_direct = !options_.no_direct;
     config.workers = options_.workers;
     config.mode = options_.mode;
     config.wire = wire::to_string(prepared_.wire.type);
@@ -481,7 +494,18 @@ int run(const ServeOptions& options) {
 
 void add_swarm_options(CLI::App& command, ServeOptions& o) {
   command.add_option("--listen", o.listen, "Address for workers that dial in, or 'none'")->envname("LINKCPP_LISTEN")->capture_default_str();
-  command.add_option("--worker", o.workers, "HOST:PORT of a worker that listens; may be repeated")->envname("LINKCPP_WORKER");
+  command.add_option("--worker", o.workers, "A worker that listens, HOST:PORT or tcp://, quic://, ws://, wss://; may be repeated")
+      ->envname("LINKCPP_WORKER");
+  command
+      .add_option("--relay", o.relays,
+                  "Be reachable through this relay too, relay://[KEY@]HOST:PORT (see `linkcpp relay`); workers that cannot connect here use it, "
+                  "and move to a direct path where one is found; may be repeated")
+      ->envname("LINKCPP_RELAY");
+  command
+      .add_option("--announce", o.announced,
+                  "A further address of this machine for the join token, HOST:PORT: a forwarded port, a DNS name; may be repeated")
+      ->envname("LINKCPP_ANNOUNCE");
+  command.add_flag("--no-direct", o.no_direct, "Stay on the relay: do not look for direct paths (hole punching)")->envname("LINKCPP_NO_DIRECT");
   command
       .add_option("--slices", o.slices,
                   "HOST:PORT where workers that join with --budget get their slices; auto: port 7103, or a free one; none: they do not")

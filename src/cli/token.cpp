@@ -5,6 +5,7 @@
 #include <nlohmann/json.hpp>
 
 #include "cli/command.h"
+#include "net/endpoint.h"
 #include "net/transport.h"
 #include "serve/address.h"
 #include "serve/text.h"
@@ -46,7 +47,7 @@ void explain(const TokenOptions& options, const std::vector<std::string>& addres
 
 int run(const TokenOptions& options) {
   for (const auto& address : options.addresses) {
-    if (auto parsed = serve::parse_host_port(address); !parsed) return report(parsed.error());
+    if (auto parsed = net::parse_address(address); !parsed) return report(parsed.error());
   }
   const auto home = net::home_folder(options.home);
   auto backbone = net::backbone_credentials(home);
@@ -74,7 +75,8 @@ void setup_token(CLI::App& root, Action& chosen) {
       ->envname("LINKCPP_HOME");
   command
       ->add_option("--address", options->addresses,
-                   "HOST:PORT that workers dial; may be repeated (default: this machine's addresses, port 7101)")
+                   "What workers dial: HOST:PORT, or tcp://, quic://, ws://, wss:// to insist on a transport; may be repeated (default: "
+                   "this machine's addresses, port 7101)")
       ->envname("LINKCPP_ADDRESS");
   command->add_flag("--json", options->json, "Print a JSON object: token, backbone, addresses, home");
   command->footer("The token is the only thing on standard output, so that it can be captured: TOKEN=$(linkcpp token)");

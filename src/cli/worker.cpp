@@ -14,6 +14,7 @@
 #include "dispatch/dispatcher.h"
 #include "engine/anatomy.h"
 #include "engine/expert_host.h"
+#include "net/endpoint.h"
 #include "serve/address.h"
 #include "worker/server.h"
 
@@ -21,7 +22,9 @@ namespace linkcpp::cli {
 namespace {
 
 struct WorkerOptions {
-  std::string model, experts = "all", token, token_file, listen, device = "CPU", name, home;
+  std::vector<std::string> listen;
+  bool no_direct = false;
+  std::string model, experts = "all", token, token_file, device = "CPU", name, home;
   std::vector<std::string> addresses;
   int threads = 0;
   std::uint64_t budget = 0;
@@ -98,10 +101,11 @@ Result<worker::ServerOptions> server_options(const WorkerOptions& options) {
   server.token = *token;
   server.name = options.name.empty() ? host_name() : options.name;
   server.listen = options.listen;
+  server.session.find_direct = !options.no_direct;
   server.dial = options.addresses.empty() ? token->addresses : options.addresses;
   if (!options.listen.empty() && options.addresses.empty()) server.dial.clear();
   for (const std::string& address : server.dial) {
-    if (auto parsed = serve::parse_host_port(address); !parsed) return pass(parsed);
+    if (auto parsed = net::parse_address(address); !parsed) return pass(parsed);
   }
   if (server.dial.empty() && server.listen.empty()) {
     return fail(
@@ -211,8 +215,13 @@ void setup_worker(CLI::App& root, Action& chosen) {
   app->add_option("--experts", options->experts, "Which experts: all, 0-11, 0-3,8-11, 2/3 (second third), or by layers: L0-3:0-11;L4-7:all")
       ->envname("LINKCPP_EXPERTS")
       ->capture_default_str();
-  app->add_option("--listen", options->listen, "Accept backbones on HOST:PORT instead of dialling the token's addresses");
-  app->add_option("--address", options->addresses, "Dial HOST:PORT instead of the token's addresses (repeatable, tried in order)");
+  app->add_option("--listen", options->listen, "Accept backbones on HOST:PORT, or through a relay at relay://[KEY@]HOST:PORT, instead of dialling the token's addresses; may be repeated");
+  app->add_option(
+      "--address", options->addresses,
+      "Dial this instead of the token's addresses (repeatable, tried in order): HOST:PORT, by QUIC if it is far and UDP passes; or "
+      "tcp://, quic://, ws://, wss://, relay://");
+  app->add_flag("--no-direct", options->no_direct, "Stay on the relay: do not look for a direct path (hole punching)")
+      ->envname("LINKCPP_NO_DIRECT");
   app->add_option("--device", options->device, "ggml device that computes (see --list-devices)")->capture_default_str();
   app->add_flag("--list-devices", options->list_devices, "Print the devices of this machine and end");
   app->add_option("-t,--threads", options->threads, "Threads that compute; 0: one for each core")

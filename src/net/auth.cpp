@@ -1,9 +1,10 @@
 #include "net/auth.h"
 
 #include <openssl/crypto.h>
-#include <openssl/evp.h>
 
 #include <span>
+
+#include "net/hmac.h"
 
 namespace linkcpp::net {
 
@@ -15,14 +16,9 @@ Result<Proof> make_proof(const Secret& secret, Role prover, const TlsSession::Ex
   out.put(static_cast<std::uint8_t>(prover));
   out.raw(std::as_bytes(std::span(exported)));
   out.raw(std::as_bytes(std::span(prover_key.bytes)));
-  Proof proof{};
-  std::size_t length = 0;
-  const unsigned char* made =
-      EVP_Q_mac(nullptr, "HMAC", nullptr, "SHA256", nullptr, secret.data(), secret.size(),
-                reinterpret_cast<const unsigned char*>(message.data()), message.size(), proof.data(), proof.size(), &length);
-  if (made == nullptr || length != proof.size())
-    return fail(ErrorKind::internal, "OpenSSL cannot compute an HMAC; is its installation complete?");
-  return proof;
+  const auto proof = hmac_sha256(secret, message);
+  if (!proof) return fail(ErrorKind::internal, "OpenSSL cannot compute an HMAC; is its installation complete?");
+  return *proof;
 }
 
 bool check_proof(ByteSpan received, const Proof& expected) {

@@ -17,7 +17,7 @@ class Handle final : public Link {
   [[nodiscard]] LinkStats stats() const override { return connection_->stats(); }
   [[nodiscard]] const PeerKey& peer() const override { return connection_->peer(); }
   [[nodiscard]] std::string endpoint() const override { return connection_->endpoint(); }
-  [[nodiscard]] std::string kind() const override { return connection_->kind(); }
+  [[nodiscard]] std::string_view kind() const override { return connection_->kind(); }
 
  private:
   std::shared_ptr<Connection> connection_;

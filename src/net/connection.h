@@ -4,6 +4,7 @@
 #include <functional>
 #include <memory>
 #include <string>
+#include <string_view>
 
 #include "net/link.h"
 
@@ -22,7 +23,7 @@ class Connection {
   [[nodiscard]] virtual LinkStats stats() const = 0;
   [[nodiscard]] virtual const PeerKey& peer() const = 0;
   [[nodiscard]] virtual const std::string& endpoint() const = 0;
-  [[nodiscard]] virtual std::string kind() const { return "tcp"; }
+  [[nodiscard]] virtual std::string_view kind() const = 0;
   /// Called on the connection's strand when it has ended, after on_close. Set on the strand, before the link is handed out.
   virtual void when_finished(std::function<void()> hook) = 0;
 };

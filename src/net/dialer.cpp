@@ -5,13 +5,19 @@
 #include <boost/asio/post.hpp>
 #include <boost/asio/steady_timer.hpp>
 #include <random>
+#include <set>
 #include <utility>
 
+#include "net/attempt.h"
 #include "net/callback_gate.h"
+#include "net/connect.h"
 #include "net/connection.h"
 #include "net/coroutine.h"
 #include "net/endpoint.h"
 #include "net/handshake.h"
+#include "net/name_resolver.h"
+#include "net/quic_dial.h"
+#include "net/relay_dial.h"
 #include "net/socket.h"
 #include "net/transport.h"
 
@@ -21,7 +27,6 @@ namespace {
 namespace asio = boost::asio;
 using boost::system::error_code;
 using Clock = std::chrono::steady_clock;
-using Resolver = asio::ip::basic_resolver<Tcp, Strand>;
 
 /// Another attempt would meet the same refusal.
 bool fatal(ErrorKind kind) { return kind == ErrorKind::unauthorized || kind == ErrorKind::incompatible; }
@@ -39,6 +44,8 @@ class Dialling : public std::enable_shared_from_this<Dialling> {
         knobs_(std::move(knobs)),
         on_link_(std::move(on_link)),
         on_failure_(std::move(on_failure)),
+        quic_(strand_, credentials_, knobs_),
+        relays_(strand_, credentials_, knobs_),
         random_(std::random_device{}()) {
     knobs_.backoff_min = std::max(knobs_.backoff_min, std::chrono::milliseconds(1));
     knobs_.backoff_max = std::max(knobs_.backoff_max, knobs_.backoff_min);
@@ -55,7 +62,9 @@ class Dialling : public std::enable_shared_from_this<Dialling> {
       self->stopped_ = true;
       self->resolver_.cancel();
       self->timer_.cancel();
-      if (self->handshake_) self->handshake_->abort({ErrorKind::unavailable, "this node stopped dialling"});
+      if (self->attempt_) self->attempt_->abort({ErrorKind::unavailable, "this node stopped dialling"});
+      self->quic_.abort({ErrorKind::unavailable, "this node stopped dialling"});
+      self->relays_.stop({ErrorKind::unavailable, "this node stopped dialling"});
     });
   }
 
@@ -64,7 +73,7 @@ class Dialling : public std::enable_shared_from_this<Dialling> {
     auto tls = TlsContext::create(credentials_->identity, credentials_->expected_peer);
     if (!tls) co_return failed(tls.error());
     tls_ = std::move(*tls);
-    if (addresses_.empty()) co_return failed({ErrorKind::invalid_input, "there is no address to dial; give one as host:port"});
+    if (addresses_.empty()) co_return failed({ErrorKind::invalid_input, "there is no address to dial; give one as host:port or ws://host"});
     auto pause = knobs_.backoff_min;
     while (!stopped_) {
       worst_ = ErrorKind::unavailable;
@@ -92,65 +101,103 @@ class Dialling : public std::enable_shared_from_this<Dialling> {
   }
 
   asio::awaitable<std::shared_ptr<Connection>> try_all() {
+    bool relays_tried = false;
     for (const std::string& address : addresses_) {
       if (stopped_) co_return nullptr;
-      auto endpoints = co_await resolve(address);
-      if (stopped_) co_return nullptr;
-      if (!endpoints) {
-        failed(endpoints.error());
+      auto parsed = parse_address(address);
+      if (!parsed) {
+        failed(parsed.error());
         continue;
       }
-      for (const Tcp::endpoint& endpoint : *endpoints) {
-        auto connection = co_await try_one(endpoint);
-        if (stopped_) co_return nullptr;
-        if (connection) co_return std::move(*connection);
-        const std::string numeric = to_text(endpoint);
-        failed({connection.error().kind,
-                std::format("cannot join {}{}: {}", address, numeric == address ? "" : " (" + numeric + ")", connection.error().message)});
+      std::shared_ptr<Connection> connection;
+      if (parsed->scheme != Scheme::relay) {
+        connection = co_await try_address(address, *parsed);
+      } else if (!std::exchange(relays_tried, true)) {
+        connection = co_await try_relays();
       }
+      if (connection || stopped_) co_return connection;
     }
     co_return nullptr;
   }
 
-  asio::awaitable<Result<std::vector<Tcp::endpoint>>> resolve(const std::string& address) {
-    const auto where = parse_endpoint(address);
-    if (!where) co_return std::unexpected(where.error());
-    error_code error;
-    // Numbers need no resolver, whose thread could be busy with a name server that does not answer.
-    if (const auto numeric = asio::ip::make_address(where->host, error); !error) co_return std::vector{Tcp::endpoint(numeric, where->port)};
-    timer_.expires_after(knobs_.handshake_deadline);
-    timer_.async_wait([weak = weak_from_this()](const error_code& cancelled) {
-      if (auto self = weak.lock(); self && !cancelled) self->resolver_.cancel();
-    });
-    const auto [failure, found] = co_await resolver_.async_resolve(where->host, std::to_string(where->port), as_values);
-    timer_.cancel();
-    if (failure == asio::error::operation_aborted) {
-      co_return fail(ErrorKind::timeout, "cannot join {}: the name server does not answer", address);
+  asio::awaitable<std::shared_ptr<Connection>> try_address(const std::string& text, const Address& address) {
+    auto endpoints = co_await resolver_.resolve(address.endpoint, knobs_.handshake_deadline);
+    if (stopped_) co_return nullptr;
+    if (!endpoints) {
+      failed({endpoints.error().kind, std::format("cannot join {}: {}", text, endpoints.error().message)});
+      co_return nullptr;
     }
-    if (failure) co_return fail(ErrorKind::unavailable, "cannot join {}: the host is not known: {}", address, failure.message());
-    std::vector<Tcp::endpoint> endpoints;
-    for (const auto& entry : found) endpoints.push_back(entry.endpoint());
-    co_return endpoints;
+    for (const Tcp::endpoint& endpoint : *endpoints) {
+      auto connection = co_await try_one(address, endpoint, text.find("://") == std::string::npos);
+      if (stopped_) co_return nullptr;
+      if (connection) co_return std::move(*connection);
+      const std::string numeric = to_text(endpoint);
+      failed({connection.error().kind,
+              std::format("cannot join {}{}: {}", text, numeric == text ? "" : " (" + numeric + ")", connection.error().message)});
+    }
+    co_return nullptr;
   }
 
-  asio::awaitable<Result<std::shared_ptr<Connection>>> try_one(Tcp::endpoint endpoint) {
-    handshake_ = std::make_shared<Handshake>(Socket(strand_), tls_, credentials_, knobs_);
-    auto connection = co_await attempt(handshake_, endpoint);
-    handshake_.reset();
+  /// All relays among the addresses, at the place of the first: of several, the nearest is best.
+  asio::awaitable<std::shared_ptr<Connection>> try_relays() {
+    std::vector<Address> relays;
+    for (const std::string& address : addresses_) {
+      if (auto parsed = parse_address(address); parsed && parsed->scheme == Scheme::relay) relays.push_back(std::move(*parsed));
+    }
+    for (const Address& address : co_await relays_.nearest_first(std::move(relays))) {
+      if (stopped_) co_return nullptr;
+      auto connection = co_await relays_.dial(address, tls_);
+      if (stopped_) co_return nullptr;
+      if (connection) co_return std::move(*connection);
+      failed({connection.error().kind, std::format("cannot join {}: {}", address.text(), connection.error().message)});
+    }
+    co_return nullptr;
+  }
+
+  asio::awaitable<Result<std::shared_ptr<Connection>>> try_one(const Address& address, Tcp::endpoint endpoint, bool any_transport) {
+    if (address.scheme == Scheme::quic) co_return co_await quic_.dial(udp(endpoint), knobs_.handshake_deadline);
+    const bool choose = any_transport && address.scheme == Scheme::tcp;
+    if (choose && by_quic_.contains(endpoint)) {  // as the last time, which may save round trips
+      if (auto connection = co_await quic_.dial(udp(endpoint), quic_patience(knobs_.quic_initial_rtt))) co_return connection;
+      by_quic_.erase(endpoint);
+      if (stopped_) co_return fail(ErrorKind::unavailable, "this node stopped dialling");
+    }
+    attempt_ = std::make_shared<Attempt>(strand_, knobs_.handshake_deadline);
+    attempt_->start_deadline();
+    auto connection = co_await run(attempt_, address, endpoint, choose);
+    attempt_->end_deadline();
+    attempt_->close();
+    attempt_.reset();
     co_return connection;
   }
 
-  asio::awaitable<Result<std::shared_ptr<Connection>>> attempt(std::shared_ptr<Handshake> handshake, Tcp::endpoint endpoint) {
-    handshake->set_endpoint(to_text(endpoint));
-    error_code error;
-    handshake->socket().open(endpoint.protocol(), error);
-    if (error) co_return fail(ErrorKind::io, "cannot open a socket: {}", error.message());
-    set_congestion_control(handshake->socket().native_handle(), knobs_.congestion_control);
-    handshake->start_deadline();
-    std::tie(error) = co_await handshake->socket().async_connect(endpoint, as_values);
-    if (handshake->aborted()) co_return std::unexpected(*handshake->aborted());
-    if (error) co_return fail(ErrorKind::unavailable, "{}; is the peer up, and the address right?", error.message());
-    co_return co_await handshake->run(TlsSide::client);
+  static Udp::endpoint udp(const Tcp::endpoint& endpoint) { return {endpoint.address(), endpoint.port()}; }
+  /// How long a peer's QUIC may take where TCP is the other choice.
+  std::chrono::milliseconds quic_patience(std::chrono::milliseconds round_trip) const {
+    return std::min(knobs_.handshake_deadline, 4 * round_trip + std::chrono::milliseconds(500));
+  }
+
+  /// A busy machine can make the way to itself look long.
+  bool is_far(const Tcp::endpoint& endpoint, std::chrono::milliseconds round_trip) const {
+    return round_trip >= knobs_.quic_above && (!endpoint.address().is_loopback() || knobs_.quic_above.count() == 0);
+  }
+
+  /// `choose`: over a long way QUIC is better, if it passes: it needs fewer round trips to begin with, and loss holds up less. How long the
+  /// way is, TCP's own handshake has shown by then.
+  asio::awaitable<Result<std::shared_ptr<Connection>>> run(std::shared_ptr<Attempt> attempt, const Address& address, Tcp::endpoint endpoint,
+                                                           bool choose) {
+    const auto begun = Clock::now();
+    if (auto connected = co_await connect_pipe(*attempt, address, endpoint, knobs_); !connected) co_return pass(connected);
+    const auto round_trip = std::chrono::duration_cast<std::chrono::milliseconds>(Clock::now() - begun);
+    if (choose && is_far(endpoint, round_trip)) {
+      if (auto connection = co_await quic_.dial(udp(endpoint), quic_patience(round_trip))) {
+        by_quic_.insert(endpoint);
+        co_return connection;
+      }
+      if (attempt->aborted()) co_return std::unexpected(*attempt->aborted());
+    }
+    Handshake handshake(attempt, tls_, credentials_, knobs_);
+    co_return co_await handshake.run(TlsSide::client);
   }
 
   /// Hands the link out and waits until it has ended.
@@ -176,7 +223,7 @@ class Dialling : public std::enable_shared_from_this<Dialling> {
   }
 
   Strand strand_;
-  Resolver resolver_;
+  NameResolver resolver_;
   asio::steady_timer timer_;
   std::vector<std::string> addresses_;
   std::shared_ptr<const Credentials> credentials_;
@@ -185,7 +232,10 @@ class Dialling : public std::enable_shared_from_this<Dialling> {
   Dialer::OnFailure on_failure_;
   CallbackGate gate_;
   std::shared_ptr<const TlsContext> tls_;
-  std::shared_ptr<Handshake> handshake_;  ///< the attempt in progress
+  std::shared_ptr<Attempt> attempt_;  ///< in progress
+  QuicDialling quic_;
+  RelayDialling relays_;
+  std::set<Tcp::endpoint> by_quic_;  ///< where the choice fell on QUIC
   std::minstd_rand random_;
   ErrorKind worst_ = ErrorKind::unavailable;  ///< of this round
   bool stopped_ = false;

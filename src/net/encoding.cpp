@@ -19,26 +19,36 @@ std::string to_digits(ByteSpan bytes, std::string_view alphabet, unsigned bits) 
   return text;
 }
 
+std::optional<Bytes> from_digits(std::string_view text, std::string_view alphabet, unsigned bits) {
+  Bytes bytes;
+  bytes.reserve(text.size() * bits / 8);
+  unsigned pending = 0, held = 0;
+  for (const char c : text) {
+    const std::size_t digit = alphabet.find(c);
+    if (digit == std::string_view::npos) return std::nullopt;
+    pending = (pending << bits | static_cast<unsigned>(digit)) & 0xFFFF;
+    held += bits;
+    if (held < 8) continue;
+    held -= 8;
+    bytes.push_back(static_cast<std::byte>(pending >> held & 0xFF));
+  }
+  if (held >= bits || (pending & ((1U << held) - 1)) != 0) return std::nullopt;
+  return bytes;
+}
+
 }  // namespace
 
 std::string base32(ByteSpan bytes) { return to_digits(bytes, base32_alphabet, 5); }
 std::string base64url(ByteSpan bytes) { return to_digits(bytes, base64_alphabet, 6); }
 
-std::optional<Bytes> from_base64url(std::string_view text) {
-  Bytes bytes;
-  bytes.reserve(text.size() * 6 / 8);
-  unsigned pending = 0, held = 0;
-  for (const char c : text) {
-    const std::size_t digit = base64_alphabet.find(c);
-    if (digit == std::string_view::npos) return std::nullopt;
-    pending = (pending << 6 | static_cast<unsigned>(digit)) & 0xFFFF;
-    held += 6;
-    if (held < 8) continue;
-    held -= 8;
-    bytes.push_back(static_cast<std::byte>(pending >> held & 0xFF));
+std::optional<Bytes> from_base32(std::string_view text) {
+  std::string lower(text);
+  for (char& c : lower) {
+    if (c >= 'A' && c <= 'Z') c = static_cast<char>(c - 'A' + 'a');
   }
-  if (held >= 6 || (pending & ((1U << held) - 1)) != 0) return std::nullopt;
-  return bytes;
+  return from_digits(lower, base32_alphabet, 5);
 }
+
+std::optional<Bytes> from_base64url(std::string_view text) { return from_digits(text, base64_alphabet, 6); }
 
 }  // namespace linkcpp::net

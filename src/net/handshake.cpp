@@ -1,95 +1,54 @@
 #include "net/handshake.h"
 
 #include <algorithm>
-#include <boost/asio/buffer.hpp>
-#include <boost/asio/write.hpp>
 #include <utility>
 
-#include "net/coroutine.h"
+#include "net/handshake_words.h"
+#include "net/pipe_io.h"
+#include "net/tls_link.h"
 #include "wire/messages.h"
 
 namespace linkcpp::net {
 namespace {
 
 namespace asio = boost::asio;
-using boost::system::error_code;
 
-constexpr const char* wrong_token = "wrong or outdated join token; ask the backbone's operator for `linkcpp token`";
 /// How long a refused peer may take to read why.
 constexpr auto refusal_patience = std::chrono::seconds(1);
-constexpr std::size_t max_shown_reason = 400;
-
-/// A stranger's words go to terminals and logs.
-std::string printable(std::string text) {
-  text.resize(std::min(text.size(), max_shown_reason));
-  std::ranges::replace_if(text, [](unsigned char c) { return c < ' ' || c == 0x7F; }, '?');
-  return text;
-}
-
 }  // namespace
 
-Handshake::Handshake(Socket socket, std::shared_ptr<const TlsContext> tls, std::shared_ptr<const Credentials> credentials, LinkKnobs knobs)
-    : socket_(std::move(socket)),
-      tls_(std::move(tls)),
-      credentials_(std::move(credentials)),
-      knobs_(std::move(knobs)),
-      deadline_(socket_.get_executor()) {}
-
-void Handshake::start_deadline() {
-  deadline_.expires_after(knobs_.handshake_deadline);
-  deadline_.async_wait([weak = weak_from_this()](const error_code& error) {
-    const auto self = weak.lock();
-    if (!self || error) return;
-    self->abort({ErrorKind::timeout, std::format("no authenticated link came up within {} ms; the peer got stuck in {}",
-                                                 self->knobs_.handshake_deadline.count(), self->stage_)});
-  });
-}
-
-void Handshake::abort(Error reason) {
-  if (aborted_) return;
-  aborted_ = std::move(reason);
-  error_code ignored;
-  socket_.close(ignored);
-}
-
-std::unexpected<Error> Handshake::broken(const error_code& error) const {
-  if (aborted_) return std::unexpected(*aborted_);
-  if (error == asio::error::eof) return fail(ErrorKind::unavailable, "the peer closed the connection during {}", stage_);
-  return fail(ErrorKind::unavailable, "the connection broke during {}: {}", stage_, error.message());
-}
+Handshake::Handshake(std::shared_ptr<Attempt> attempt, std::shared_ptr<const TlsContext> tls,
+                     std::shared_ptr<const Credentials> credentials, LinkKnobs knobs)
+    : attempt_(std::move(attempt)), tls_(std::move(tls)), credentials_(std::move(credentials)), knobs_(std::move(knobs)) {}
 
 asio::awaitable<Result<std::shared_ptr<Connection>>> Handshake::run(TlsSide side) {
-  const auto self = shared_from_this();
-  set_no_delay(socket_.native_handle());
   auto result = co_await authenticate(side);
-  deadline_.cancel();
-  if (aborted_) co_return std::unexpected(*aborted_);
+  attempt_->end_deadline();
+  if (attempt_->aborted()) co_return std::unexpected(*attempt_->aborted());
   if (!result) {
-    error_code ignored;
-    socket_.close(ignored);
+    attempt_->close();
     co_return pass(result);
   }
-  co_return std::make_shared<TlsConnection>(
-      TlsConnection::Parts{std::move(socket_), std::move(session_), std::move(received_), std::move(endpoint_)}, knobs_);
+  co_return std::make_shared<TlsConnection>(TlsConnection::Parts{attempt_->take_pipe(), std::move(session_), std::move(received_)}, knobs_);
 }
 
 asio::awaitable<Result<>> Handshake::authenticate(TlsSide side) {
   if (auto done = co_await do_tls(side); !done) co_return pass(done);
-  stage_ = "the exchange of proofs";
+  attempt_->enter("the exchange of proofs");
   // The worker goes first, so that one with a wrong token is told so by the backbone.
   if (!credentials_->is_backbone) {
     if (auto proved = co_await prove(Role::worker); !proved) co_return pass(proved);
     co_return co_await check(Role::backbone);
   }
   if (auto checked = co_await check(Role::worker); !checked) {
-    if (!aborted_) co_await refuse(checked.error());
+    if (!attempt_->aborted()) co_await refuse(checked.error());
     co_return pass(checked);
   }
   co_return co_await prove(Role::backbone);
 }
 
 asio::awaitable<Result<>> Handshake::do_tls(TlsSide side) {
-  stage_ = "the TLS handshake";
+  attempt_->enter("the TLS handshake");
   auto session = TlsSession::create(tls_, side);
   if (!session) co_return pass(session);
   session_ = std::move(*session);
@@ -121,36 +80,19 @@ asio::awaitable<Result<>> Handshake::check(Role peer_role) {
   auto frame = co_await read_frame();
   if (!frame) co_return pass(frame);
   if (frame->header.type == wire::FrameType::auth && check_proof(frame->body, *expected)) co_return Result<>();
-  if (frame->header.type == wire::FrameType::auth) {
-    co_return fail(ErrorKind::unauthorized, "node {} has a {}", short_name(session_->peer()), wrong_token);
-  }
-  if (frame->header.type == wire::FrameType::refuse && peer_role == Role::backbone) {  // the pinned backbone, so its words count
-    auto refusal = wire::decode_refuse(frame->body);
-    if (refusal) co_return fail(refusal->kind, "the backbone refused this node: {}", printable(std::move(refusal->reason)));
-  }
-  co_return fail(ErrorKind::unauthorized, "the peer sent a frame of type {} before it proved the join token",
-                 static_cast<int>(frame->header.type));
+  co_return std::unexpected(unproved(*frame, peer_role, session_->peer()));
 }
 
 /// Tells the peer why, and lets it read that: closing over unread data would reset the connection and destroy the message.
 asio::awaitable<void> Handshake::refuse(const Error& reason) {
-  stage_ = "the refusal";
-  // The peer is told the rule, not what this side knows of it.
-  wire::Refuse refusal{reason.kind, reason.kind == ErrorKind::unauthorized ? wrong_token : reason.message};
-  Bytes frame = wire::begin_frame(wire::FrameType::refuse, 0);
-  wire::encode(refusal, frame);
-  wire::finish_frame(frame);
-  if (!session_->write(frame)) co_return;
+  attempt_->enter("the refusal");
+  if (!session_->write(refusal_frame(reason))) co_return;
   session_->shutdown();
-  deadline_.expires_after(refusal_patience);
-  deadline_.async_wait([weak = weak_from_this()](const error_code& cancelled) {
-    error_code ignored;
-    if (auto self = weak.lock(); self && !cancelled) self->socket_.cancel(ignored);
-  });
+  attempt_->cancel_after(refusal_patience);
   if (auto flushed = co_await flush(); !flushed) co_return;
-  error_code error;
-  socket_.shutdown(Socket::shutdown_send, error);
-  while (!error) std::tie(error, std::ignore) = co_await socket_.async_read_some(asio::buffer(ciphertext_), as_values);
+  attempt_->pipe().shutdown_send();
+  Result<std::size_t> got = 1;
+  while (got && *got > 0) got = co_await read_some(attempt_->pipe(), ciphertext_);
 }
 
 asio::awaitable<Result<wire::FrameView>> Handshake::read_frame() {
@@ -165,24 +107,25 @@ asio::awaitable<Result<wire::FrameView>> Handshake::read_frame() {
     auto frame = received_.next(wire::max_unauthenticated_body);
     if (!frame) co_return pass(frame);
     if (*frame) co_return **frame;
-    if (session_->closed()) co_return broken(asio::error::eof);
+    if (session_->closed()) co_return attempt_->ended();
     if (auto read = co_await read_ciphertext(); !read) co_return pass(read);
   }
 }
 
 asio::awaitable<Result<>> Handshake::read_ciphertext() {
-  const auto [error, n] = co_await socket_.async_read_some(asio::buffer(ciphertext_), as_values);
-  if (error) co_return broken(error);
-  session_->feed(ByteSpan(ciphertext_).first(n));
+  const auto got = co_await read_some(attempt_->pipe(), ciphertext_);
+  if (!got) co_return attempt_->broken(got.error());
+  if (*got == 0) co_return attempt_->ended();
+  session_->feed(ByteSpan(ciphertext_).first(*got));
   co_return Result<>();
 }
 
 asio::awaitable<Result<>> Handshake::flush() {
   Bytes& output = session_->output();
   if (output.empty()) co_return Result<>();
-  const auto [error, n] = co_await asio::async_write(socket_, asio::buffer(output), as_values);
+  const auto written = co_await write_all(attempt_->pipe(), output);
   output.clear();
-  if (error) co_return broken(error);
+  if (!written) co_return attempt_->broken(written.error());
   co_return Result<>();
 }
 

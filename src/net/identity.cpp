@@ -7,10 +7,12 @@
 #include <openssl/x509.h>
 
 #include <cstdlib>
+#include <cstring>
 
 #include "base/bytes.h"
 #include "net/encoding.h"
 #include "net/home_file.h"
+#include "wire/text.h"
 
 namespace linkcpp::net {
 namespace {
@@ -106,7 +108,20 @@ Result<Parts> make_parts() {
 
 }  // namespace
 
-std::string short_name(const PeerKey& key) { return base32(std::as_bytes(std::span(key.bytes))).substr(0, short_name_length); }
+std::string short_name(const PeerKey& key) { return key_text(key).substr(0, short_name_length); }
+
+std::string key_text(const PeerKey& key) { return base32(std::as_bytes(std::span(key.bytes))); }
+
+Result<PeerKey> parse_key(std::string_view text) {
+  PeerKey key;
+  const auto bytes = from_base32(text);
+  if (!bytes || bytes->size() != key.bytes.size()) {
+    return fail(ErrorKind::invalid_input, "'{}' is not the key of a node: that is 52 letters a-z and digits 2-7",
+                wire::plain_text(text, 100));
+  }
+  std::memcpy(key.bytes.data(), bytes->data(), key.bytes.size());
+  return key;
+}
 
 Result<Identity> Identity::generate() {
   auto parts = make_parts();

@@ -7,6 +7,7 @@
 #include <filesystem>
 #include <memory>
 #include <string>
+#include <string_view>
 
 #include "base/error.h"
 
@@ -22,6 +23,10 @@ struct PeerKey {
 };
 /// First ten characters of the base32 (RFC 4648, lower case) of the key: how a node is shown to people.
 std::string short_name(const PeerKey& key);
+/// The base32 of the whole key, as addresses and lists of keys have it.
+std::string key_text(const PeerKey& key);
+/// Fails with `invalid_input`, saying what a key looks like.
+Result<PeerKey> parse_key(std::string_view text);
 
 /// A key pair with a self-signed certificate around it, ready for TLS. Copies share the key.
 class Identity {

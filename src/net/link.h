@@ -6,6 +6,7 @@
 #include <functional>
 #include <memory>
 #include <string>
+#include <string_view>
 #include <utility>
 #include <vector>
 
@@ -69,9 +70,11 @@ class Link {
   [[nodiscard]] virtual const PeerKey& peer() const = 0;
   /// Human-readable far end, for example "203.0.113.7:41234".
   [[nodiscard]] virtual std::string endpoint() const = 0;
-  /// The transport: "tcp", "memory", …
-  [[nodiscard]] virtual std::string kind() const = 0;
+  /// What carries it: "tcp", "ws", "wss", "quic", "relay", "memory".
+  [[nodiscard]] virtual std::string_view kind() const = 0;
   [[nodiscard]] virtual std::vector<PathStats> paths() const { return {}; }
+  /// How the search for a direct path stands, in one sentence; empty where none is needed.
+  [[nodiscard]] virtual std::string path_note() const { return {}; }
 };
 
 using LinkPtr = std::shared_ptr<Link>;

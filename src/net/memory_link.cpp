@@ -11,6 +11,7 @@
 #include <variant>
 
 #include "net/connection.h"
+#include "net/link_user.h"
 
 namespace linkcpp::net {
 namespace {
@@ -43,8 +44,7 @@ class End final : public Connection, public std::enable_shared_from_this<End> {
 
   void send(SharedFrame frame) override {
     if (closed_ || frame->empty()) return;
-    bytes_sent_ += frame->size();
-    ++frames_sent_;
+    counters_.sent(frame->size());
     if (const auto other = other_.lock()) other->arrive(std::move(frame));
   }
 
@@ -64,11 +64,13 @@ class End final : public Connection, public std::enable_shared_from_this<End> {
   [[nodiscard]] bool sending() const override { return false; }
   [[nodiscard]] LinkStats stats() const override {
     const auto rtt = std::chrono::duration_cast<std::chrono::microseconds>(round_trip_);
-    return {bytes_sent_, bytes_received_, frames_sent_, frames_received_, rtt, rtt, {}};
+    LinkStats stats = counters_.stats();
+    stats.rtt = stats.rtt_min = rtt;
+    return stats;
   }
   [[nodiscard]] const PeerKey& peer() const override { return peer_; }
   [[nodiscard]] const std::string& endpoint() const override { return endpoint_; }
-  [[nodiscard]] std::string kind() const override { return "memory"; }
+  [[nodiscard]] std::string_view kind() const override { return "memory"; }
   void when_finished(std::function<void()> hook) override { finished_hook_ = std::move(hook); }
 
  private:
@@ -114,8 +116,7 @@ class End final : public Connection, public std::enable_shared_from_this<End> {
   }
 
   void handle(const Bytes& frame) {
-    bytes_received_ += frame.size();
-    ++frames_received_;
+    counters_.received(frame.size());
     auto header = wire::parse_frame_header(ByteSpan(frame).first(std::min(frame.size(), wire::frame_header_bytes)));
     if (header && header->length != frame.size() - wire::frame_header_bytes)
       header = fail(ErrorKind::invalid_input, "the length of a frame is wrong");
@@ -159,7 +160,7 @@ class End final : public Connection, public std::enable_shared_from_this<End> {
   bool started_ = false;
 
   std::atomic<bool> closed_ = false, muted_ = false;
-  std::atomic<std::uint64_t> bytes_sent_ = 0, bytes_received_ = 0, frames_sent_ = 0, frames_received_ = 0;
+  FrameCounters counters_;
 };
 
 }  // namespace

@@ -38,6 +38,6 @@ bool path_is_silent(std::chrono::nanoseconds quiet, std::chrono::nanoseconds rtt
   return quiet > knobs.silence + knobs.silence_round_trips * rtt + transfer;
 }
 
-bool is_relayed(const std::string& kind) { return kind.starts_with("relay"); }
+bool is_relayed(std::string_view kind) { return kind.starts_with("relay"); }
 
 }  // namespace linkcpp::net

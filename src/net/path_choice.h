@@ -4,7 +4,7 @@
 #include <chrono>
 #include <cstdint>
 #include <span>
-#include <string>
+#include <string_view>
 
 namespace linkcpp::net {
 
@@ -34,6 +34,6 @@ std::uint32_t choose_path(std::span<const PathView> paths, std::uint32_t present
 bool path_is_silent(std::chrono::nanoseconds quiet, std::chrono::nanoseconds rtt, std::size_t under_way, const PathKnobs& knobs);
 
 /// Whether links of this kind (Link::kind) go through a third machine.
-bool is_relayed(const std::string& kind);
+bool is_relayed(std::string_view kind);
 
 }  // namespace linkcpp::net

@@ -18,7 +18,7 @@ wire::FrameType type_of(const Bytes& frame) { return static_cast<wire::FrameType
 /// Connections' and sessions' own frames carry no number.
 bool numbered(wire::FrameType type) {
   using enum wire::FrameType;
-  return type != ping && type != pong && type != auth && type != attach && type != attached && type != ack && type != end;
+  return type != ping && type != pong && type != auth && type != attach && type != attached && type != ack && type != end && type != candidates;
 }
 
 /// Requests and answers name each other by their ids; all other frames mean something by their place.
@@ -265,7 +265,8 @@ Result<> SessionCore::receive(PathId id, const wire::FrameView& frame, Time now,
     case ping:
     case pong:
     case auth:
-      return {};  // the connection's
+    case candidates:
+      return {};  // the connection's, and the search's for others
     default:
       return on_numbered(*path, frame, now, out);
   }

@@ -24,8 +24,9 @@ class SessionHandle final : public Link {
   [[nodiscard]] LinkStats stats() const override { return session_->stats(); }
   [[nodiscard]] const PeerKey& peer() const override { return session_->peer(); }
   [[nodiscard]] std::string endpoint() const override { return session_->endpoint(); }
-  [[nodiscard]] std::string kind() const override { return session_->kind(); }
+  [[nodiscard]] std::string_view kind() const override { return session_->kind(); }
   [[nodiscard]] std::vector<PathStats> paths() const override { return session_->paths(); }
+  [[nodiscard]] std::string path_note() const override { return session_->path_note(); }
 
  private:
   std::shared_ptr<Session> session_;
@@ -129,7 +130,36 @@ Result<SessionCore::PathId> Session::add_accepted_path(LinkPtr connection, const
   return id;
 }
 
+void Session::on_offer(std::function<void(ByteSpan)> handler) {
+  const Lock lock(mutex_);
+  on_offer_ = std::move(handler);
+}
+
+void Session::set_path_note(std::string note) {
+  const Lock lock(mutex_);
+  path_note_ = std::move(note);
+}
+
+std::string Session::path_note() const {
+  const Lock lock(mutex_);
+  return path_note_;
+}
+
+bool Session::has_path() const {
+  const Lock lock(mutex_);
+  return !paths_.empty();
+}
+
 void Session::on_path_frame(SessionCore::PathId id, const wire::FrameView& frame) {
+  if (frame.header.type == wire::FrameType::candidates) {
+    std::function<void(ByteSpan)> handler;
+    {
+      const Lock lock(mutex_);
+      if (!core_.over()) handler = on_offer_;
+    }
+    if (handler) handler(frame.body);
+    return;
+  }
   {
     Lock lock(mutex_);
     if (core_.over()) return;
@@ -473,7 +503,7 @@ std::string Session::endpoint() const {
   return path != nullptr ? path->connection->endpoint() : last_endpoint_;
 }
 
-std::string Session::kind() const {
+std::string_view Session::kind() const {
   const Lock lock(mutex_);
   const Path* path = find(core_.preferred());
   return path != nullptr ? path->connection->kind() : last_kind_;
@@ -484,7 +514,7 @@ std::vector<PathStats> Session::paths() const {
   std::vector<PathStats> result;
   for (const Path& path : paths_) {
     const LinkStats stats = path.connection->stats();
-    result.push_back({.kind = path.connection->kind(),
+    result.push_back({.kind = std::string(path.connection->kind()),
                       .endpoint = path.connection->endpoint(),
                       .rtt = stats.rtt,
                       .bytes_sent = stats.bytes_sent,

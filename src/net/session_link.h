@@ -18,6 +18,7 @@
 
 #include "net/link.h"
 #include "net/path_choice.h"
+#include "net/path_finder.h"
 #include "net/session_core.h"
 
 namespace linkcpp::net {
@@ -33,7 +34,9 @@ struct SessionKnobs {
   std::size_t max_early_bytes = 128u << 10;            ///< taken from such a connection, should frames overtake its attach
   std::chrono::milliseconds attach_deadline{10'000};   ///< for attach, and for its answer
   std::chrono::milliseconds supervision{200};          ///< how often paths are compared
-  std::size_t dialled_paths = 1;                       ///< of several addresses, so many are connected at the same time
+  std::chrono::milliseconds relay_after{300};          ///< relays among the addresses are used when no direct path came so soon
+  bool find_direct = true;                             ///< looks for a direct path while a relay carries the session
+  PathFinderKnobs finder;
 };
 
 /// Threading: everything from any thread. A frame is written by the thread that sends it, as with a connection, unless another writes at
@@ -69,6 +72,14 @@ class Session : public std::enable_shared_from_this<Session> {
   void on_path_frame(SessionCore::PathId path, const wire::FrameView& frame);
   void on_path_closed(SessionCore::PathId path, const Error& error);
 
+  /// For frames of type `candidates`, which look for further paths; called without locks.
+  void on_offer(std::function<void(ByteSpan offer)> handler);
+  /// How the search for a direct path stands, for Link::path_note().
+  void set_path_note(std::string note);
+  [[nodiscard]] std::string path_note() const;
+  /// Whether something carries it at present.
+  [[nodiscard]] bool has_path() const;
+
   /// Nobody brings paths any more: without one the session is over.
   void forsake();
   /// Ends it from outside, with on_close.
@@ -84,7 +95,7 @@ class Session : public std::enable_shared_from_this<Session> {
   [[nodiscard]] LinkStats stats() const;
   [[nodiscard]] const PeerKey& peer() const { return peer_; }
   [[nodiscard]] std::string endpoint() const;
-  [[nodiscard]] std::string kind() const;
+  [[nodiscard]] std::string_view kind() const;
   [[nodiscard]] std::vector<PathStats> paths() const;
 
  private:
@@ -138,9 +149,12 @@ class Session : public std::enable_shared_from_this<Session> {
   SessionCore core_;
   std::vector<Path> paths_;
   SessionCore::PathId last_path_ = 0;
-  std::string last_endpoint_, last_kind_;  ///< of the path that was preferred
+  std::string last_endpoint_;
+  std::string_view last_kind_ = "session";  ///< of the path that was preferred
   LinkStats totals_;                       ///< of paths that are gone
   std::vector<Notice> notices_;
+  std::function<void(ByteSpan)> on_offer_;
+  std::string path_note_;
   Clock::time_point armed_ = Clock::time_point::max(), supervised_, listening_since_;
 
   std::deque<Outgoing> outbox_;

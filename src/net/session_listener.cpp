@@ -7,6 +7,7 @@
 #include <utility>
 
 #include "net/callback_gate.h"
+#include "net/direct_search.h"
 #include "net/session_transport.h"
 
 namespace linkcpp::net {
@@ -147,6 +148,12 @@ class Registry : public std::enable_shared_from_this<Registry> {
     entrance->start(knobs_.attach_deadline);
   }
 
+  /// Before the first connection. Sessions that come by a relay may find a direct path with it.
+  void use(std::shared_ptr<DirectPaths> direct) {
+    const std::lock_guard lock(mutex_);
+    direct_ = std::move(direct);
+  }
+
   void refused(const std::string& endpoint, const Error& error) {
     gate_.run([&] {
       if (on_refused_) on_refused_(endpoint, error);
@@ -179,6 +186,7 @@ class Registry : public std::enable_shared_from_this<Registry> {
     std::weak_ptr<Session> session;
     PeerKey peer;
     std::optional<std::uint64_t> suspended;  ///< in the order of suspensions
+    std::shared_ptr<DirectSearch> search;    ///< since the peer's first offer
   };
   struct Found {
     std::shared_ptr<Session> session;
@@ -223,7 +231,10 @@ class Registry : public std::enable_shared_from_this<Registry> {
                                                [weak = weak_from_this(), id = attach.id](const Session::Notice& notice) {
                                                  if (auto self = weak.lock()) self->on_notice(id, notice);
                                                });
-      sessions_[attach.id] = {session, peer, std::nullopt};
+      session->on_offer([weak = weak_from_this(), id = attach.id](ByteSpan offer) {
+        if (auto self = weak.lock()) self->offer(id, offer);
+      });
+      sessions_[attach.id] = {session, peer, std::nullopt, nullptr};
       return Found{std::move(session), true};
     }();
     if (evicted) evicted->expire({ErrorKind::unavailable, "the same node began a new session"});
@@ -247,13 +258,27 @@ class Registry : public std::enable_shared_from_this<Registry> {
     return {};
   }
 
+  void offer(const wire::SessionId& id, ByteSpan offer) {
+    std::shared_ptr<DirectSearch> search;
+    {
+      const std::lock_guard lock(mutex_);
+      const auto entry = sessions_.find(id);
+      if (entry == sessions_.end() || !direct_) return;
+      if (!entry->second.search) entry->second.search = direct_->search(entry->second.session, false);
+      search = entry->second.search;
+    }
+    if (search) search->received_offer(offer);
+  }
+
   void on_notice(const wire::SessionId& id, const Session::Notice& notice) {
+    std::shared_ptr<DirectSearch> dropped;  // without the lock
     std::shared_ptr<Session> evicted;
     {
       const std::lock_guard lock(mutex_);
       const auto entry = sessions_.find(id);
       if (entry == sessions_.end()) return;
       if (notice.event == Session::Event::ended) {
+        dropped = std::move(entry->second.search);
         sessions_.erase(entry);
       } else if (notice.event == Session::Event::resumed) {
         entry->second.suspended.reset();
@@ -292,6 +317,7 @@ class Registry : public std::enable_shared_from_this<Registry> {
   mutable std::mutex mutex_;
   std::map<wire::SessionId, Entry> sessions_;
   std::list<std::shared_ptr<Entrance>> waiting_;
+  std::shared_ptr<DirectPaths> direct_;
   std::uint64_t suspensions_ = 0;
   bool stopped_ = false;
 };
@@ -309,8 +335,18 @@ class ListenerOfSessions final : public SessionListener {
         [registry = registry_](const std::string& endpoint, const Error& error) { registry->refused(endpoint, error); });
     if (!listener) return pass(listener);
     addresses_.push_back((*listener)->address());
+    if (!quic_) quic_ = (*listener)->quic();
     listeners_.push_back(std::move(*listener));
     return {};
+  }
+  void find_direct(asio::io_context& context, const std::vector<std::string>& addresses, const Credentials& credentials,
+                   const LinkKnobs& link, const PathFinderKnobs& knobs) {
+    auto direct = std::make_shared<DirectPaths>(context, credentials, link, knobs, quic_, addresses,
+                                                [weak = std::weak_ptr(registry_)](std::shared_ptr<Connection> connection) {
+                                                  if (auto registry = weak.lock()) registry->admit(make_link(std::move(connection)));
+                                                });
+    direct->start();
+    registry_->use(std::move(direct));
   }
   [[nodiscard]] const std::vector<std::string>& addresses() const override { return addresses_; }
   void admit(LinkPtr connection) override { registry_->admit(std::move(connection)); }
@@ -319,6 +355,7 @@ class ListenerOfSessions final : public SessionListener {
  private:
   std::shared_ptr<Registry> registry_;
   std::vector<std::unique_ptr<Listener>> listeners_;
+  std::shared_ptr<QuicEndpoint> quic_;  ///< of the first that has one
   std::vector<std::string> addresses_;
 };
 
@@ -327,11 +364,12 @@ class ListenerOfSessions final : public SessionListener {
 Result<std::unique_ptr<SessionListener>> SessionListener::open(asio::io_context& context, const std::vector<std::string>& addresses,
                                                                const Credentials& credentials, const LinkKnobs& link, SessionKnobs knobs,
                                                                Listener::OnLink on_link, Listener::OnRefused on_refused) {
-  auto listener = std::make_unique<ListenerOfSessions>(
-      std::make_shared<Registry>(context, fitting(std::move(knobs), link), std::move(on_link), std::move(on_refused)));
+  knobs = fitting(std::move(knobs), link);
+  auto listener = std::make_unique<ListenerOfSessions>(std::make_shared<Registry>(context, knobs, std::move(on_link), std::move(on_refused)));
   for (const std::string& address : addresses) {
     if (auto opened = listener->listen(context, address, credentials, link); !opened) return pass(opened);
   }
+  if (knobs.find_direct) listener->find_direct(context, addresses, credentials, link, knobs.finder);
   return listener;
 }
 

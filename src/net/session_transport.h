@@ -31,16 +31,16 @@ class SessionListener {
                                                        Listener::OnLink on_link, Listener::OnRefused on_refused);
 };
 
-/// Dials a peer and keeps a session with it: at once again when a connection is lost, with the Dialer's backoff when that fails. A session
-/// that ended is followed by a new one. Destroying it stops dialling; a session lives on as long as its connections do.
+/// Dials a peer and keeps a session with it: again when a connection is lost, with the Dialer's backoff when that fails. A session that ended
+/// is followed by a new one. Destroying it stops dialling; a session lives on as long as its connections do.
 class SessionDialer {
  public:
   virtual ~SessionDialer() = default;
   /// A further path for the present session, or the first of a new one: a connection, not started, whose far end listens.
   virtual void add(LinkPtr connection) = 0;
 
-  /// `addresses` in order of preference. With knobs.dialled_paths = 1 the first that answers is taken, as by a Dialer; with n, the first
-  /// n - 1 are each dialled for themselves, and one connection goes to the first of the others that answers.
+  /// `addresses` in order of preference, as for a Dialer. Relays among them are used when no other address answers soon; while one carries
+  /// the session, the others go on being dialled, and a direct path is looked for.
   static std::unique_ptr<SessionDialer> start(boost::asio::io_context& context, const std::vector<std::string>& addresses,
                                               const Credentials& credentials, const LinkKnobs& link, SessionKnobs knobs,
                                               Dialer::OnLink on_link, Dialer::OnFailure on_failure);

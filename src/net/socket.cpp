@@ -7,7 +7,6 @@
 
 #include <cstring>
 
-#include "net/endpoint.h"
 #include "net/transport.h"
 
 namespace linkcpp::net {
@@ -20,8 +19,6 @@ void set_no_delay(int fd) {
   const int on = 1;
   ::setsockopt(fd, IPPROTO_TCP, TCP_NODELAY, &on, sizeof on);
 }
-
-std::string to_text(const Tcp::endpoint& endpoint) { return Endpoint{endpoint.address().to_string(), endpoint.port()}.text(); }
 
 std::string congestion_control_in_force(const LinkKnobs& knobs) {
   const int fd = ::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);

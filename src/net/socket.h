@@ -6,6 +6,8 @@
 #include <boost/asio/strand.hpp>
 #include <string>
 
+#include "net/endpoint.h"
+
 namespace linkcpp::net {
 
 /// Everything of one connection runs on one strand, because workers run their io_context on several threads.
@@ -18,6 +20,9 @@ void set_congestion_control(int fd, const std::string& name);
 /// Sends small frames at once.
 void set_no_delay(int fd);
 /// "203.0.113.7:41234", "[2001:db8::1]:7101".
-std::string to_text(const Tcp::endpoint& endpoint);
+template <class Protocol>
+std::string to_text(const boost::asio::ip::basic_endpoint<Protocol>& endpoint) {
+  return Endpoint{endpoint.address().to_string(), endpoint.port()}.text();
+}
 
 }  // namespace linkcpp::net

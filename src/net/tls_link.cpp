@@ -1,15 +1,11 @@
 #include "net/tls_link.h"
 
-#include <sys/ioctl.h>
-#include <sys/socket.h>
-
 #include <algorithm>
-#include <boost/asio/buffer.hpp>
 #include <boost/asio/dispatch.hpp>
 #include <boost/asio/post.hpp>
-#include <cerrno>
-#include <system_error>
 #include <utility>
+
+#include "net/link_words.h"
 
 namespace linkcpp::net {
 namespace {
@@ -28,7 +24,7 @@ constexpr std::size_t pump_budget = 1u << 20;
 /// Ciphertext that waits although nothing is sent can only be answers to TLS key updates; a peer that piles them up is hostile.
 constexpr std::size_t max_pending_ciphertext = 1u << 20;
 constexpr auto flush_deadline = std::chrono::seconds(1);
-/// How long a closed socket still takes in what the peer had sent. Closing over unread data would make the kernel send a reset,
+/// How long a closed connection still takes in what the peer had sent. Closing over unread data would make the kernel send a reset,
 /// which can destroy our last words on their way.
 constexpr auto drain_deadline = std::chrono::seconds(1);
 constexpr std::size_t max_ping_body = 64;
@@ -44,19 +40,16 @@ LinkKnobs sane(LinkKnobs knobs) {
 
 TlsConnection::TlsConnection(Parts parts, LinkKnobs knobs)
     : knobs_(sane(std::move(knobs))),
+      pipe_(std::move(parts.pipe)),
       peer_(parts.session->peer()),
-      endpoint_(std::move(parts.endpoint)),
+      endpoint_(pipe_->endpoint()),
       session_(std::move(parts.session)),
-      socket_(std::move(parts.socket)),
       received_(std::move(parts.received)),
-      warm_timer_(socket_.get_executor()),
-      close_timer_(socket_.get_executor()),
+      warm_timer_(pipe_->strand()),
+      close_timer_(pipe_->strand()),
       heard_(Clock::now()),
       sent_(Clock::now().time_since_epoch().count()),
-      last_heard_(heard_) {
-  error_code ignored;
-  socket_.native_non_blocking(true, ignored);
-}
+      last_heard_(heard_) {}
 
 // ---- sending ---------------------------------------------------------------------------------------------------------
 
@@ -69,8 +62,7 @@ void TlsConnection::send(SharedFrame frame) {
     if (overflow) {
       closing_ = true;
     } else {
-      bytes_sent_.fetch_add(frame->size(), std::memory_order_relaxed);
-      frames_sent_.fetch_add(1, std::memory_order_relaxed);
+      counters_.sent(frame->size());
       sent_.store(Clock::now().time_since_epoch().count(), std::memory_order_relaxed);
       queued_bytes_ += frame->size();
       queue_.push_back(std::move(frame));
@@ -78,10 +70,7 @@ void TlsConnection::send(SharedFrame frame) {
     }
   }
   if (!overflow) return pump();
-  asio::post(socket_.get_executor(), [self = shared_from_this()] {
-    self->finish({ErrorKind::unavailable, std::format("the peer {} does not take what is sent to it: more than {} MiB are queued",
-                                                      self->endpoint_, self->knobs_.max_queued_bytes >> 20)});
-  });
+  asio::post(pipe_->strand(), [self = shared_from_this()] { self->finish(stuck_peer(self->endpoint_, self->knobs_)); });
 }
 
 /// Called by whoever has set pumping_.
@@ -92,10 +81,10 @@ void TlsConnection::pump() {
     case Pumped::blocked:
       return pump_when_writable();
     case Pumped::more:
-      asio::post(socket_.get_executor(), [self = shared_from_this()] { self->pump(); });
+      asio::post(pipe_->strand(), [self = shared_from_this()] { self->pump(); });
       return;
     case Pumped::failed:
-      asio::post(socket_.get_executor(), [self = shared_from_this()] {
+      asio::post(pipe_->strand(), [self = shared_from_this()] {
         std::optional<Error> error;
         {
           const std::lock_guard lock(self->tls_mutex_);
@@ -157,35 +146,31 @@ bool TlsConnection::take_frames() {
   queued_bytes_ -= taken;
   if (taken > 0) return true;
   pumping_ = false;
-  if (closing_) asio::post(socket_.get_executor(), [self = shared_from_this()] { self->begin_close(); });
+  if (closing_) asio::post(pipe_->strand(), [self = shared_from_this()] { self->begin_close(); });
   return false;
 }
 
 /// Idle: all is written.
 TlsConnection::Pumped TlsConnection::write_out() {
   Bytes& output = session_->output();
-  while (written_ < output.size()) {
-    const ssize_t n = ::send(socket_.native_handle(), output.data() + written_, output.size() - written_, MSG_NOSIGNAL | MSG_DONTWAIT);
-    if (n >= 0) {
-      written_ += static_cast<std::size_t>(n);
-    } else if (errno == EAGAIN || errno == EWOULDBLOCK) {
-      return Pumped::blocked;
-    } else if (errno != EINTR) {
-      send_error_ =
-          Error{ErrorKind::unavailable, std::format("the connection to {} broke: {}", endpoint_, std::generic_category().message(errno))};
-      return Pumped::failed;
-    }
+  ByteSpan rest = ByteSpan(output).subspan(written_);
+  const auto gone = pipe_->try_write(rest);
+  written_ = output.size() - rest.size();
+  if (!gone) {
+    send_error_ = Error{gone.error().kind, std::format("the connection to {} broke: {}", endpoint_, gone.error().message)};
+    return Pumped::failed;
   }
+  if (!*gone) return Pumped::blocked;
   output.clear();
   written_ = 0;
   return Pumped::idle;
 }
 
 void TlsConnection::pump_when_writable() {
-  asio::dispatch(socket_.get_executor(), [self = shared_from_this()] {
+  asio::dispatch(pipe_->strand(), [self = shared_from_this()] {
     if (self->finished_) return;
-    self->socket_.async_wait(Socket::wait_write, [self](const error_code& error) {
-      if (!error) self->pump();  // an error shows in the reading as well
+    self->pipe_->wait_writable([self](const Result<>& ready) {
+      if (ready) self->pump();  // an error shows in the reading as well
     });
   });
 }
@@ -206,16 +191,13 @@ void TlsConnection::pump_if_output() {
 // ---- receiving -------------------------------------------------------------------------------------------------------
 
 void TlsConnection::start(Link::Handlers handlers) {
-  asio::dispatch(socket_.get_executor(), [self = shared_from_this(), handlers = std::move(handlers)]() mutable {
-    if (self->muted_) return;
-    self->handlers_ = std::move(handlers);
-    self->started_ = true;
-    if (self->unreported_) return self->report(std::move(*self->unreported_));
+  asio::dispatch(pipe_->strand(), [self = shared_from_this(), handlers = std::move(handlers)]() mutable {
+    if (!self->user_.start(std::move(handlers))) return;
     if (self->leaving_ || self->finished_) return;
     self->heard_ = Clock::now();
     self->schedule_keep_warm(self->heard_ + self->knobs_.keep_warm);
     // Posted: a caller that is on the strand may not be ready for frames before it returns.
-    asio::post(self->socket_.get_executor(), [self] {
+    asio::post(self->pipe_->strand(), [self] {
       self->deliver();
       self->read();
     });
@@ -225,25 +207,24 @@ void TlsConnection::start(Link::Handlers handlers) {
 void TlsConnection::read() {
   if (finished_ || std::exchange(reading_, true)) return;
   if (!ciphertext_) ciphertext_ = std::make_unique_for_overwrite<std::byte[]>(read_chunk);
-  socket_.async_read_some(asio::buffer(ciphertext_.get(), read_chunk), [self = shared_from_this()](const error_code& error, std::size_t n) {
+  pipe_->read_some({ciphertext_.get(), read_chunk}, [self = shared_from_this()](const Result<std::size_t>& got) {
     self->reading_ = false;
-    self->on_read(error, n);
+    self->on_read(got);
   });
 }
 
-void TlsConnection::on_read(const error_code& error, std::size_t n) {
+void TlsConnection::on_read(const Result<std::size_t>& got) {
   if (finished_) return;
-  if (error) {
+  if (!got || *got == 0) {
     if (leaving_) return shut();
+    if (got) return finish(closed_by_peer(endpoint_, received_.held() > 0));
     const char* where = received_.held() > 0 ? " in the middle of a frame" : "";
-    if (error == asio::error::eof)
-      return finish({ErrorKind::unavailable, std::format("the peer {} closed the connection{}", endpoint_, where)});
-    return finish({ErrorKind::unavailable, std::format("the connection to {} broke{}: {}", endpoint_, where, error.message())});
+    return finish({got.error().kind, std::format("the connection to {} broke{}: {}", endpoint_, where, got.error().message)});
   }
   if (leaving_) return read();  // discarded
   heard_ = Clock::now();
   last_heard_.store(heard_, std::memory_order_relaxed);
-  if (!decrypt(n)) return;
+  if (!decrypt(*got)) return;
   pump_if_output();
   deliver();
   if (!leaving_) read();
@@ -269,8 +250,7 @@ bool TlsConnection::decrypt(std::size_t n) {
   } else if (flooded) {
     finish({ErrorKind::invalid_input, std::format("the peer {} floods the TLS layer", endpoint_)});
   } else {
-    const char* where = received_.held() > 0 ? " in the middle of a frame" : "";
-    finish({ErrorKind::unavailable, std::format("the peer {} closed the connection{}", endpoint_, where)});
+    finish(closed_by_peer(endpoint_, received_.held() > 0));
   }
   return false;
 }
@@ -282,14 +262,13 @@ void TlsConnection::deliver() {
       if (closing_) return;  // close() was called, perhaps by the handler of the frame before
     }
     auto frame = received_.next();
-    if (!frame) return finish({frame.error().kind, std::format("protocol violation by {}: {}", endpoint_, frame.error().message)});
+    if (!frame) return finish(violation(endpoint_, frame.error().kind, frame.error().message));
     if (!*frame || !handle(**frame)) return;
   }
 }
 
 bool TlsConnection::handle(const wire::FrameView& frame) {
-  bytes_received_.fetch_add(wire::frame_header_bytes + frame.body.size(), std::memory_order_relaxed);
-  frames_received_.fetch_add(1, std::memory_order_relaxed);
+  counters_.received(wire::frame_header_bytes + frame.body.size());
   switch (frame.header.type) {
     case wire::FrameType::ping:
       on_ping(frame);
@@ -298,10 +277,10 @@ bool TlsConnection::handle(const wire::FrameView& frame) {
       on_pong(frame);
       break;
     case wire::FrameType::auth:
-      finish({ErrorKind::invalid_input, std::format("protocol violation by {}: a second proof of the join token", endpoint_)});
+      finish(second_proof(endpoint_));
       break;
     default:
-      if (handlers_.on_frame) handlers_.on_frame(frame);
+      user_.deliver(frame);
   }
   return !finished_;
 }
@@ -310,7 +289,7 @@ bool TlsConnection::handle(const wire::FrameView& frame) {
 
 void TlsConnection::on_ping(const wire::FrameView& frame) {
   if (frame.body.size() > max_ping_body) {
-    return finish({ErrorKind::invalid_input, std::format("protocol violation by {}: a ping of {} bytes", endpoint_, frame.body.size())});
+    return finish(violation(endpoint_, ErrorKind::invalid_input, std::format("a ping of {} bytes", frame.body.size())));
   }
   send(std::make_shared<const Bytes>(wire::make_frame(wire::FrameType::pong, frame.header.request, frame.body)));
 }
@@ -333,29 +312,44 @@ void TlsConnection::schedule_keep_warm(Clock::time_point when) {
   });
 }
 
-bool TlsConnection::heard_nothing_for(std::chrono::nanoseconds limit, Clock::time_point now) {
-  if (!ping_sent_ || now - std::max(heard_, *ping_sent_) < limit) return false;
-  // If bytes wait in the socket, the peer spoke and it was this process that did not listen (stopped, or starved of CPU).
-  int waiting = 0;
-  return ::ioctl(socket_.native_handle(), FIONREAD, &waiting) != 0 || waiting == 0;
+TlsConnection::Clock::duration TlsConnection::silence_limit() const {
+  return net::silence_limit(knobs_, std::chrono::nanoseconds(rtt_ns_.load(std::memory_order_relaxed)));
+}
+
+/// Meaningful while a ping is unanswered.
+TlsConnection::Clock::time_point TlsConnection::silent_since() const { return std::max({heard_, *ping_sent_, delivering_}); }
+
+bool TlsConnection::peer_is_gone(Clock::time_point now) const {
+  if (!ping_sent_ || now - silent_since() < silence_limit()) return false;
+  // If bytes wait in the pipe, the peer spoke and it was this process that did not listen (stopped, or starved of CPU).
+  return !pipe_->unread();
+}
+
+/// A ping behind megabytes is not answered before they have arrived: while they do, the peer is not silent but busy listening. What it
+/// takes after the ping says nothing, since its kernel listens even when the program does not.
+void TlsConnection::watch_delivery(Clock::time_point now) {
+  if (!ping_sent_) return;
+  if (!ping_end_ && !sending()) ping_end_ = pipe_->written();
+  const std::uint64_t taken = pipe_->acknowledged();
+  if (taken > delivered_ && (!ping_end_ || delivered_ < *ping_end_)) delivering_ = now;
+  delivered_ = std::max(delivered_, taken);
 }
 
 void TlsConnection::keep_warm() {
   if (leaving_ || finished_) return;
   const auto now = Clock::now();
-  if (heard_nothing_for(knobs_.silence_limit, now)) {
-    return finish({ErrorKind::timeout, std::format("the peer {} has been silent for {} ms; is it down, or the network?", endpoint_,
-                                                   std::chrono::duration_cast<std::chrono::milliseconds>(now - heard_).count())});
+  watch_delivery(now);
+  if (peer_is_gone(now)) {
+    return finish(silent_peer(endpoint_, now - heard_));
   }
   // Looking at the time of the last frame here is cheaper than setting the timer anew with each frame.
   auto due = Clock::time_point(Clock::duration(sent_.load(std::memory_order_relaxed))) + knobs_.keep_warm;
   // A peer that is sent much and answers nothing is asked too: it may be gone.
-  if (due <= now || now - heard_ > knobs_.silence_limit / 4) {
+  if (due <= now || now - heard_ > silence_limit() / 4) {
     ping(now);
     due = now + knobs_.keep_warm;
   }
-  if (ping_sent_)
-    due = std::clamp(std::max(heard_, *ping_sent_) + knobs_.silence_limit, now + least_pause, std::max(due, now + least_pause));
+  if (ping_sent_) due = std::clamp(silent_since() + silence_limit(), now + least_pause, std::max(due, now + least_pause));
   schedule_keep_warm(due);
 }
 
@@ -363,6 +357,8 @@ void TlsConnection::ping(Clock::time_point now) {
   if (ping_sent_) return;  // only one at a time: a slow peer must not get a storm
   ping_sent_ = now;
   ping_stamp_ = static_cast<std::uint64_t>(now.time_since_epoch().count());
+  ping_end_.reset();
+  delivered_ = pipe_->acknowledged();
   Bytes body;
   ByteWriter(body).put(ping_stamp_);
   send(std::make_shared<const Bytes>(wire::make_frame(wire::FrameType::ping, 0, body)));
@@ -376,13 +372,13 @@ void TlsConnection::close(Error reason) {
     if (std::exchange(closing_, true)) return;
     close_reason_ = std::move(reason);
   }
-  asio::post(socket_.get_executor(), [self = shared_from_this()] { self->begin_close(); });
+  asio::post(pipe_->strand(), [self = shared_from_this()] { self->begin_close(); });
 }
 
 void TlsConnection::abandon() {
-  muted_ = true;
+  user_.mute();
   close({ErrorKind::unavailable, "the link was dropped"});
-  asio::post(socket_.get_executor(), [self = shared_from_this()] { self->handlers_ = {}; });
+  asio::post(pipe_->strand(), [self = shared_from_this()] { self->user_.forget(); });
 }
 
 /// Waits until the queue is written, but not for long, then says farewell. Called again when the queue is empty.
@@ -410,8 +406,7 @@ void TlsConnection::farewell() {
     session_->shutdown();
     write_out();  // best effort
     open_ = false;
-    error_code ignored;
-    socket_.shutdown(Socket::shutdown_send, ignored);
+    pipe_->shutdown_send();
   }
   close_timer_.expires_after(drain_deadline);
   close_timer_.async_wait([self = shared_from_this()](const error_code& error) {
@@ -425,7 +420,7 @@ void TlsConnection::farewell() {
     queue_.clear();
     queued_bytes_ = 0;
   }
-  report(std::move(reason));
+  user_.end(std::move(reason));
 }
 
 /// Ends the connection at once, with the first reason that was found.
@@ -439,7 +434,7 @@ void TlsConnection::finish(Error reason) {
     queued_bytes_ = 0;
   }
   shut();
-  if (!told) report(std::move(reason));
+  if (!told) user_.end(std::move(reason));
 }
 
 void TlsConnection::shut() {
@@ -452,18 +447,7 @@ void TlsConnection::shut() {
     write_out();
   }
   open_ = false;
-  error_code ignored;
-  socket_.close(ignored);
-}
-
-void TlsConnection::report(Error reason) {
-  if (!started_ && !muted_) {
-    unreported_ = std::move(reason);
-  } else {
-    const Link::Handlers handlers = std::exchange(handlers_, {});
-    if (handlers.on_close && !muted_) handlers.on_close(reason);
-  }
-  if (const auto hook = std::exchange(finished_hook_, {})) hook();
+  pipe_->close();
 }
 
 bool TlsConnection::sending() const {
@@ -475,13 +459,11 @@ LinkStats TlsConnection::stats() const {
   const auto us = [](const std::atomic<std::int64_t>& ns) {
     return std::chrono::duration_cast<std::chrono::microseconds>(std::chrono::nanoseconds(ns.load(std::memory_order_relaxed)));
   };
-  return {.bytes_sent = bytes_sent_.load(std::memory_order_relaxed),
-          .bytes_received = bytes_received_.load(std::memory_order_relaxed),
-          .frames_sent = frames_sent_.load(std::memory_order_relaxed),
-          .frames_received = frames_received_.load(std::memory_order_relaxed),
-          .rtt = us(rtt_ns_),
-          .rtt_min = us(rtt_min_ns_),
-          .heard = last_heard_.load(std::memory_order_relaxed)};
+  LinkStats stats = counters_.stats();
+  stats.rtt = us(rtt_ns_);
+  stats.rtt_min = us(rtt_min_ns_);
+  stats.heard = last_heard_.load(std::memory_order_relaxed);
+  return stats;
 }
 
 }  // namespace linkcpp::net

@@ -1,4 +1,4 @@
-// An authenticated TLS connection that carries frames: the body of a Link over TCP.
+// An authenticated TLS connection that carries frames: the body of a Link over a pipe.
 #pragma once
 
 #include <atomic>
@@ -15,23 +15,23 @@
 #include "net/connection.h"
 #include "net/frame_buffer.h"
 #include "net/link.h"
-#include "net/socket.h"
+#include "net/link_user.h"
+#include "net/pipe.h"
 #include "net/tls_session.h"
 #include "net/transport.h"
 
 namespace linkcpp::net {
 
 /// Threads: send() encrypts and writes on the calling thread, as far as the kernel takes the bytes, so that a frame leaves at once whoever
-/// drives the io_context. All else (reading, handlers, timers, waiting for the kernel) runs on the socket's strand. Lock order: tls_,
+/// drives the io_context. All else (reading, handlers, timers, waiting for the kernel) runs on the pipe's strand. Lock order: tls_,
 /// queue_.
 class TlsConnection final : public Connection, public std::enable_shared_from_this<TlsConnection> {
  public:
   /// What a finished handshake leaves behind. `received` may already hold frames that followed the peer's proof.
   struct Parts {
-    Socket socket;
+    std::unique_ptr<Pipe> pipe;
     std::unique_ptr<TlsSession> session;
     FrameBuffer received;
-    std::string endpoint;
   };
   TlsConnection(Parts parts, LinkKnobs knobs);
 
@@ -43,7 +43,8 @@ class TlsConnection final : public Connection, public std::enable_shared_from_th
   [[nodiscard]] LinkStats stats() const override;
   [[nodiscard]] const PeerKey& peer() const override { return peer_; }
   [[nodiscard]] const std::string& endpoint() const override { return endpoint_; }
-  void when_finished(std::function<void()> hook) override { finished_hook_ = std::move(hook); }
+  [[nodiscard]] std::string_view kind() const override { return pipe_->kind(); }
+  void when_finished(std::function<void()> hook) override { user_.when_finished(std::move(hook)); }
 
  private:
   using Clock = std::chrono::steady_clock;
@@ -60,7 +61,7 @@ class TlsConnection final : public Connection, public std::enable_shared_from_th
 
   // ---- on the strand
   void read();
-  void on_read(const boost::system::error_code& error, std::size_t n);
+  void on_read(const Result<std::size_t>& got);
   bool decrypt(std::size_t n);
   void deliver();
   bool handle(const wire::FrameView& frame);
@@ -72,12 +73,15 @@ class TlsConnection final : public Connection, public std::enable_shared_from_th
   void begin_close();
   void farewell();
   void finish(Error reason);
-  void report(Error reason);
   void shut();
 
-  [[nodiscard]] bool heard_nothing_for(std::chrono::nanoseconds limit, Clock::time_point now);
+  [[nodiscard]] Clock::duration silence_limit() const;
+  [[nodiscard]] Clock::time_point silent_since() const;
+  [[nodiscard]] bool peer_is_gone(Clock::time_point now) const;
+  void watch_delivery(Clock::time_point now);
 
   const LinkKnobs knobs_;
+  const std::unique_ptr<Pipe> pipe_;  ///< written under tls_mutex_; all else on its strand
   const PeerKey peer_;
   const std::string endpoint_;
 
@@ -90,7 +94,7 @@ class TlsConnection final : public Connection, public std::enable_shared_from_th
 
   std::mutex tls_mutex_;
   std::unique_ptr<TlsSession> session_;
-  bool open_ = true;               ///< the socket may be written
+  bool open_ = true;               ///< the pipe may be written
   std::deque<SharedFrame> batch_;  ///< frames being encrypted
   std::size_t batch_at_ = 0;       ///< bytes of the first that are done
   Bytes small_;                    ///< small frames joined into one record
@@ -98,20 +102,19 @@ class TlsConnection final : public Connection, public std::enable_shared_from_th
   std::optional<Error> send_error_;
 
   // Strand only.
-  Socket socket_;
   FrameBuffer received_;
   std::unique_ptr<std::byte[]> ciphertext_;
-  Link::Handlers handlers_;
-  std::function<void()> finished_hook_;
+  LinkUser user_;
   boost::asio::steady_timer warm_timer_, close_timer_;
   Clock::time_point heard_;
   std::optional<Clock::time_point> ping_sent_;
   std::uint64_t ping_stamp_ = 0;
-  std::optional<Error> unreported_;  ///< ended before start()
-  bool started_ = false, reading_ = false, leaving_ = false, finished_ = false;
+  std::optional<std::uint64_t> ping_end_;  ///< bytes of the pipe at which the ping was surely written
+  std::uint64_t delivered_ = 0;            ///< bytes that the next machine had taken when last looked at
+  Clock::time_point delivering_;           ///< when that last grew, while the ping was still on its way
+  bool reading_ = false, leaving_ = false, finished_ = false;
 
-  std::atomic<bool> muted_ = false;  ///< the handle is gone: no handler may run
-  std::atomic<std::uint64_t> bytes_sent_{0}, frames_sent_{0}, bytes_received_{0}, frames_received_{0};
+  FrameCounters counters_;
   std::atomic<std::int64_t> rtt_ns_{0}, rtt_min_ns_{0};
   std::atomic<Clock::rep> sent_;  ///< when something was last sent
   std::atomic<Clock::time_point> last_heard_;  ///< heard_, for stats()

@@ -6,45 +6,18 @@
 #include <openssl/ssl.h>
 #include <openssl/x509.h>
 #include <openssl/x509_vfy.h>
-#if defined(__aarch64__)
-#include <sys/auxv.h>
-#ifndef HWCAP_AES
-#define HWCAP_AES (1 << 3)
-#endif
-#endif
 
 #include <algorithm>
 #include <cassert>
 #include <climits>
 #include <string>
 
+#include "net/tls_identity.h"
+
 namespace linkcpp::net {
 namespace {
 
-constexpr std::size_t max_peer_certificate = 8192;
 constexpr std::uint8_t tls_handshake_record = 22;
-
-bool has_aes_instructions() {
-#if defined(__x86_64__) || defined(__i386__)
-  return __builtin_cpu_supports("aes") != 0;
-#elif defined(__aarch64__)
-  return (getauxval(AT_HWCAP) & HWCAP_AES) != 0;
-#else
-  return false;
-#endif
-}
-
-/// The last entry of OpenSSL's error queue of this thread, which is emptied.
-std::string openssl_reason() {
-  const unsigned long code = ERR_peek_last_error();
-  ERR_clear_error();
-  const char* reason = code == 0 ? nullptr : ERR_reason_error_string(code);
-  return reason == nullptr ? "no reason given" : reason;
-}
-
-std::unexpected<Error> tls_broken(const char* what) {
-  return fail(ErrorKind::internal, "OpenSSL cannot {}: {}; is its installation complete?", what, openssl_reason());
-}
 
 }  // namespace
 
@@ -100,10 +73,9 @@ struct TlsHooks {
     const auto* ssl = static_cast<SSL*>(X509_STORE_CTX_get_ex_data(store, SSL_get_ex_data_X509_STORE_CTX_idx()));
     auto* self = static_cast<TlsSession*>(SSL_get_app_data(ssl));
     const X509* certificate = X509_STORE_CTX_get0_cert(store);
-    EVP_PKEY* key = certificate == nullptr ? nullptr : X509_get0_pubkey(certificate);
-    std::size_t length = self->peer_.bytes.size();
-    if (key == nullptr || EVP_PKEY_get_id(key) != EVP_PKEY_ED25519 ||
-        EVP_PKEY_get_raw_public_key(key, self->peer_.bytes.data(), &length) != 1 || length != self->peer_.bytes.size()) {
+    const auto key = ed25519_key(certificate);
+    self->peer_ = key.value_or(PeerKey{});
+    if (!key) {
       self->bad_certificate_ = true;
     } else if (self->context_->expected_peer() && *self->context_->expected_peer() != self->peer_) {
       self->wrong_peer_ = true;
@@ -123,23 +95,8 @@ Result<std::shared_ptr<const TlsContext>> TlsContext::create(const Identity& ide
   result->context_ = std::shared_ptr<SSL_CTX>(SSL_CTX_new(TLS_method()), SSL_CTX_free);
   SSL_CTX* context = result->context_.get();
   if (context == nullptr) return tls_broken("start TLS");
-  const char* suites = has_aes_instructions() ? "TLS_AES_128_GCM_SHA256:TLS_CHACHA20_POLY1305_SHA256"
-                                              : "TLS_CHACHA20_POLY1305_SHA256:TLS_AES_128_GCM_SHA256";
-  const bool set = SSL_CTX_set_min_proto_version(context, TLS1_3_VERSION) == 1 &&
-                   SSL_CTX_set_max_proto_version(context, TLS1_3_VERSION) == 1 && SSL_CTX_set_ciphersuites(context, suites) == 1 &&
-                   SSL_CTX_set1_sigalgs_list(context, "ed25519") == 1 && SSL_CTX_set1_client_sigalgs_list(context, "ed25519") == 1 &&
-                   SSL_CTX_set_num_tickets(context, 0) == 1 && SSL_CTX_use_certificate(context, identity.certificate()) == 1 &&
-                   SSL_CTX_use_PrivateKey(context, identity.private_key()) == 1;
-  if (!set) return tls_broken("set up TLS 1.3");
-  // A client without AES instructions that puts ChaCha first gets it.
-  SSL_CTX_set_options(context, SSL_OP_NO_TICKET | SSL_OP_NO_RENEGOTIATION | SSL_OP_NO_COMPRESSION | SSL_OP_CIPHER_SERVER_PREFERENCE |
-                                   SSL_OP_PRIORITIZE_CHACHA);
-  SSL_CTX_set_session_cache_mode(context, SSL_SESS_CACHE_OFF);
-  SSL_CTX_set_max_early_data(context, 0);
-  SSL_CTX_set_recv_max_early_data(context, 0);
-  SSL_CTX_set_max_cert_list(context, max_peer_certificate);
+  if (auto configured = configure_tls(context, identity); !configured) return pass(configured);
   SSL_CTX_set_mode(context, SSL_MODE_ACCEPT_MOVING_WRITE_BUFFER);
-  SSL_CTX_set_verify(context, SSL_VERIFY_PEER | SSL_VERIFY_FAIL_IF_NO_PEER_CERT, nullptr);
   SSL_CTX_set_cert_verify_callback(context, TlsHooks::verify, nullptr);
   return result;
 }
@@ -186,18 +143,16 @@ Result<bool> TlsSession::handshake() {
 Error TlsSession::failure(const char* during) {
   if (wrong_peer_) {
     ERR_clear_error();
-    return {ErrorKind::unauthorized, std::format("the peer is not the backbone that the join token names: its key is {}, expected {}; ask "
-                                                 "the backbone's operator for `linkcpp token`",
-                                                 short_name(peer_), short_name(*context_->expected_peer()))};
+    return wrong_peer_error(peer_, *context_->expected_peer());
   }
   if (bad_certificate_) {
     ERR_clear_error();
-    return {ErrorKind::unauthorized, "the peer's certificate holds no Ed25519 key: it is not a linkcpp node"};
+    return bad_certificate_error();
   }
   const int code = ERR_GET_REASON(ERR_peek_last_error());
   if (code == SSL_R_SSLV3_ALERT_BAD_CERTIFICATE) {
     ERR_clear_error();
-    return {ErrorKind::unauthorized, "the peer rejected this node's key: its join token names another backbone"};
+    return key_rejected_error();
   }
   if (code == SSL_R_UNSUPPORTED_PROTOCOL || code == SSL_R_TLSV1_ALERT_PROTOCOL_VERSION) {
     ERR_clear_error();
@@ -239,13 +194,6 @@ void TlsSession::shutdown() {
   ERR_clear_error();
 }
 
-Result<TlsSession::ExportedKey> TlsSession::export_key(std::string_view label) const {
-  ERR_clear_error();
-  ExportedKey key{};
-  if (SSL_export_keying_material(ssl_.get(), key.data(), key.size(), label.data(), label.size(), nullptr, 0, 0) != 1) {
-    return tls_broken("export keying material");
-  }
-  return key;
-}
+Result<TlsSession::ExportedKey> TlsSession::export_key(std::string_view label) const { return net::export_key(ssl_.get(), label); }
 
 }  // namespace linkcpp::net

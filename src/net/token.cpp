@@ -58,8 +58,7 @@ Result<JoinToken> parse_payload(ByteSpan payload) {
   for (unsigned i = 0; i < count && in.ok(); ++i) {
     std::string address = in.text();
     if (!in.ok()) break;
-    if (auto parsed = parse_endpoint(address); !parsed)
-      return wrong(std::format("the join token is malformed: {}", parsed.error().message));
+    if (auto parsed = parse_address(address); !parsed) return wrong(std::format("the join token is malformed: {}", parsed.error().message));
     token.addresses.push_back(std::move(address));
   }
   if (!in.finished()) return wrong("the join token is malformed: its parts do not fit its length");

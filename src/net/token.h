@@ -21,9 +21,10 @@ struct JoinToken {
   /// More addresses than these are not encoded.
   static constexpr std::size_t max_addresses = 16;
 
-  PeerKey backbone;                    ///< the only key that the worker accepts
-  Secret secret{};                     ///< proves to the backbone that the worker was invited
-  std::vector<std::string> addresses;  ///< "host:port", tried in order; may be empty for workers that listen
+  PeerKey backbone;  ///< the only key that the worker accepts
+  Secret secret{};   ///< proves to the backbone that the worker was invited
+  std::vector<std::string>
+      addresses;  ///< "host:port" or with a scheme (net/endpoint.h), tried in order; may be empty for workers that listen
 
   [[nodiscard]] std::string encode() const;
   /// Fails with `invalid_input`, naming what is wrong (not a token, cut off, mistyped, newer version).

@@ -21,6 +21,7 @@ nlohmann::json to_json(const PluginConfig& config) {
     json["sources"] = config.sources;
   }
   if (!config.listen.empty()) json["listen"] = config.listen;
+  if (!config.find_direct) json["path"] = "fixed";
   return json;
 }
 

@@ -12,7 +12,8 @@ namespace linkcpp::serve {
 struct PluginConfig {
   std::filesystem::path model;
   std::string home, name;
-  std::string listen;                ///< empty: none
+  std::vector<std::string> listen;   ///< addresses, also of relays; empty: none
+  bool find_direct = true;           ///< from relays to direct paths
   std::vector<std::string> workers;  ///< to dial
   std::string mode = "raw", wire = "f32", base = "CPU";
   bool overlap = true, repack = true;

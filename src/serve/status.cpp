@@ -41,6 +41,7 @@ void SwarmStatus::apply(const Json& event) {
     workers_[text_of(event, "name")] = {text_of(event, "name"),
                                         text_of(event, "key"),
                                         text_of(event, "endpoint"),
+                                        text_of(event, "transport"),
                                         text_of(event, "device"),
                                         text_of(event, "experts"),
                                         held != event.end() && held->is_number_unsigned() ? held->get<std::uint64_t>() : 0,
@@ -51,6 +52,17 @@ void SwarmStatus::apply(const Json& event) {
     if (worker == workers_.end()) return;
     worker->second.experts = text_of(event, "experts");
     worker->second.held = static_cast<std::uint64_t>(number_of(event, "held"));
+  } else if (kind == "worker_suspended" || kind == "worker_resumed") {
+    const auto worker = workers_.find(text_of(event, "name"));
+    if (worker == workers_.end() || worker->second.state == "left") return;
+    worker->second.out_of_touch = kind == "worker_suspended";
+  } else if (kind == "worker_paths") {
+    const auto worker = workers_.find(text_of(event, "name"));
+    if (worker == workers_.end()) return;
+    worker->second.endpoint = text_of(event, "endpoint");
+    worker->second.transport = text_of(event, "transport");
+    worker->second.why = text_of(event, "why");
+    if (const auto paths = event.find("paths"); paths != event.end()) worker->second.paths = *paths;
   } else if (kind == "worker_left" || kind == "worker_draining") {
     const auto worker = workers_.find(text_of(event, "name"));
     if (worker == workers_.end()) return;
@@ -89,10 +101,14 @@ Json SwarmStatus::to_json() const {
     workers.push_back({{"name", name},
                        {"key", worker.key},
                        {"endpoint", worker.endpoint},
+                       {"transport", worker.transport},
                        {"device", worker.device},
                        {"experts", worker.experts},
                        {"held", worker.held},
                        {"state", worker.state},
+                       {"out_of_touch", worker.out_of_touch},
+                       {"paths", worker.paths},
+                       {"why", worker.why},
                        {"reason", worker.reason}});
   }
   return {{"workers", std::move(workers)},
@@ -107,11 +123,17 @@ std::string describe_event(const Json& event) {
   const auto text = [&](const char* key) { return printable(text_of(event, key)); };
   if (kind == "listening") return std::format("listening for workers on {}", text("address"));
   if (kind == "worker_joined") {
-    return std::format("worker {} joined from {} ({}; {})", text("name"), text("endpoint"), text("device"), text("experts"));
+    return std::format("worker {} joined from {} by {} ({}; {})", text("name"), text("endpoint"), text("transport"), text("device"),
+                       text("experts"));
   }
   if (kind == "worker_assigned") return std::format("worker {} is to hold {}", text("name"), text("experts"));
   if (kind == "worker_holds" && number_of(event, "bytes") == number_of(event, "bytes_wanted"))
     return std::format("worker {} has its experts: {}", text("name"), text("experts"));
+  if (kind == "worker_suspended") return std::format("worker {} is out of touch; waiting for it to come back", text("name"));
+  if (kind == "worker_resumed") return std::format("worker {} is back, by {}", text("name"), text("transport"));
+  if (kind == "worker_paths" && event.contains("moved"))
+    return std::format("worker {} is reached by {} now, at {}{}{}", text("name"), text("transport"), text("endpoint"),
+                       text("why").empty() ? "" : ": ", text("why"));
   if (kind == "worker_left") return std::format("worker {} left: {}", text("name"), text("reason"));
   if (kind == "worker_draining") return std::format("worker {} drains: it finishes what it has and leaves", text("name"));
   if (kind == "refused") return std::format("refused {}: {}", text("endpoint"), text("reason"));

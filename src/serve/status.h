@@ -19,7 +19,7 @@ Result<Json> parse_event(std::string_view line);
 class SwarmStatus {
  public:
   struct Worker {
-    std::string name, key, endpoint, device, experts;
+    std::string name, key, endpoint, transport, device, experts;
     std::uint64_t held = 0;
     std::string state;   ///< "joined", "draining" or "left"
     std::string reason;  ///< of leaving

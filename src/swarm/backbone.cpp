@@ -12,6 +12,7 @@
 #include "net/driver.h"
 #include "net/identity.h"
 #include "net/token.h"
+#include "net/session_transport.h"
 #include "net/transport.h"
 #include "swarm/peer.h"
 #include "swarm/provision.h"
@@ -107,7 +108,7 @@ class Star final : public Backbone {
 
   [[nodiscard]] const engine::Anatomy& anatomy() const override { return anatomy_; }
   [[nodiscard]] const Config& config() const override { return config_; }
-  [[nodiscard]] std::string listen_address() const override { return listener_ ? listener_->address() : std::string(); }
+  [[nodiscard]] std::string listen_address() const override { return listener_ ? listener_->addresses().front() : std::string(); }
 
   Result<> wait_for_coverage(const std::function<bool()>& aborted) override {
     auto remind = Clock::now() + std::chrono::seconds(2);
@@ -196,16 +197,17 @@ class Star final : public Backbone {
  private:
   Result<> start_exclusive() {
     if (!config_.listen.empty()) {
-      auto listener = net::Listener::open(
-          driver_.context(), config_.listen, credentials_, link_knobs_, [this](net::LinkPtr link) { adopt(std::move(link)); },
+      auto listener = net::SessionListener::open(
+          driver_.context(), config_.listen, credentials_, link_knobs_, config_.session,
+          [this](net::LinkPtr link) { adopt(std::move(link)); },
           [this](const std::string& endpoint, const Error& error) { refused(endpoint, error.message); });
       if (!listener) return pass(listener);
       listener_ = std::move(*listener);
-      status_.emit({{"event", "listening"}, {"address", listener_->address()}});
+      status_.emit({{"event", "listening"}, {"address", listen_address()}, {"addresses", listener_->addresses()}});
     }
     for (const std::string& address : config_.workers) {
-      dialers_.push_back(net::Dialer::start(
-          driver_.context(), {address}, credentials_, link_knobs_, [this](net::LinkPtr link) { adopt(std::move(link)); },
+      dialers_.push_back(net::SessionDialer::start(
+          driver_.context(), {address}, credentials_, link_knobs_, config_.session, [this](net::LinkPtr link) { adopt(std::move(link)); },
           [this, address](const Error& error) { refused(address, error.message); }));
     }
     update_coverage();
@@ -228,6 +230,14 @@ class Star final : public Backbone {
                        .on_close =
                            [this, weak](const Error& error) {
                              if (auto p = weak.lock()) on_close(p, error);
+                           },
+                       .on_suspended =
+                           [this, weak] {
+                             if (auto p = weak.lock()) on_suspended(p);
+                           },
+                       .on_resumed =
+                           [this, weak] {
+                             if (auto p = weak.lock()) on_resumed(p);
                            }});
   }
 
@@ -277,17 +287,19 @@ class Star final : public Backbone {
     peer->hello = std::move(*hello);
     if (auto fits = check_hello(peer->hello); !fits) return refuse(peer, std::move(fits.error()));
     replace_former_self(peer);
+    peer->transport_said = peer->link->kind();
     peer->name = unique_name(peer);
     peer->link->send(wire::make_frame(wire::FrameType::welcome, 0, {}));
     dispatch::Actions actions;
     peer->id = dispatcher_.add_worker({peer->name, peer->hello.holdings, peer->hello.row_types, peer->link->stats().rtt}, now(), actions);
     by_id_[*peer->id] = peer;
-    note(std::format("worker {} joined from {} ({}): {}", peer->name, peer->link->endpoint(), peer->hello.device,
+    note(std::format("worker {} joined from {} by {} ({}): {}", peer->name, peer->link->endpoint(), peer->link->kind(), peer->hello.device,
                      describe_holdings(peer->hello)));
     status_.emit({{"event", "worker_joined"},
                   {"name", peer->name},
                   {"key", net::short_name(peer->link->peer())},
                   {"endpoint", peer->link->endpoint()},
+                  {"transport", peer->link->kind()},
                   {"device", peer->hello.device},
                   {"experts", describe_holdings(peer->hello)},
                   {"held", count_holdings(peer->hello)}});
@@ -448,6 +460,35 @@ class Star final : public Backbone {
 
   void on_close(const PeerPtr& peer, const Error& error) {
     if (!closing_) leave(peer, error.message);
+  }
+
+  /// No connection is left. Whoever holds what nobody else has is waited for: its session keeps what is under way. Others are better asked
+  /// at once, and it joins anew when it is back.
+  void on_suspended(const PeerPtr& peer) {
+    if (closing_ || !peer->id) return;
+    peer->suspended = true;
+    if (replaceable(peer)) {
+      peer->link->close({ErrorKind::unavailable, "the connection was lost, and others hold the same experts"});
+      return leave(peer, "the connection was lost, and others hold the same experts");
+    }
+    note(std::format("worker {} is out of touch; waiting for it to come back", peer->name));
+    status_.emit({{"event", "worker_suspended"}, {"name", peer->name}});
+  }
+
+  void on_resumed(const PeerPtr& peer) {
+    if (closing_ || !peer->id) return;
+    peer->suspended = false;
+    note(std::format("worker {} is back, by {}", peer->name, peer->link->kind()));
+    status_.emit({{"event", "worker_resumed"}, {"name", peer->name}, {"transport", peer->link->kind()}});
+  }
+
+  /// Whether every expert that it holds is also held by somebody who is in touch.
+  bool replaceable(const PeerPtr& peer) const {
+    std::vector<wire::LayerHolding> others;
+    for (const PeerPtr& other : peers_) {
+      if (other != peer && other->id && !other->suspended) others = wire::united(others, other->hello.holdings);
+    }
+    return wire::united(others, peer->hello.holdings) == others;
   }
 
   void leave(const PeerPtr& peer, const std::string& reason) {
@@ -672,13 +713,35 @@ class Star final : public Backbone {
     });
   }
 
+  /// Which connections carry it, if that has changed.
+  void emit_paths(const PeerPtr& peer) {
+    Json paths = Json::array();
+    std::string shape = peer->link->path_note();
+    for (const net::PathStats& path : peer->link->paths()) {
+      paths.push_back({{"kind", path.kind}, {"endpoint", path.endpoint}, {"rtt_ms", static_cast<double>(path.rtt.count()) / 1000},
+                       {"preferred", path.preferred}, {"bytes_sent", path.bytes_sent}, {"bytes_received", path.bytes_received}});
+      shape += std::format("|{} {} {}", path.kind, path.endpoint, path.preferred);
+    }
+    if (shape == peer->paths_said) return;
+    Json event{{"event", "worker_paths"}, {"name", peer->name}, {"transport", peer->link->kind()}, {"endpoint", peer->link->endpoint()},
+               {"why", peer->link->path_note()}, {"paths", std::move(paths)}};
+    if (std::exchange(peer->transport_said, peer->link->kind()) != peer->link->kind()) {
+      event["moved"] = true;
+      note(std::format("worker {} is reached by {} now, at {}", peer->name, peer->link->kind(), peer->link->endpoint()));
+    }
+    peer->paths_said = std::move(shape);
+    status_.emit(std::move(event));
+  }
+
   void emit_account() {
     emitted_steps_ = account_.total.steps;
     Json layers = Json::object(), workers = Json::object();
     for (const auto& [layer, tally] : account_.layers) layers[std::to_string(layer)] = to_json(tally);
     for (const auto& [name, tally] : account_.workers) workers[name] = to_json(tally);
     for (const PeerPtr& peer : peers_) {
-      if (peer->id) workers[peer->name]["rtt_us"] = peer->link->stats().rtt.count();
+      if (!peer->id) continue;
+      workers[peer->name]["rtt_us"] = peer->link->stats().rtt.count();
+      emit_paths(peer);
     }
     Json selected = Json::object();
     for (const auto& [layer, experts] : account_.selected) selected[std::to_string(layer)] = std::ranges::count(experts, true);
@@ -718,8 +781,8 @@ class Star final : public Backbone {
   // Last, so that it is destroyed first: no handler runs once members go.
   net::Driver driver_;
   boost::asio::steady_timer account_timer_, provision_timer_;
-  std::unique_ptr<net::Listener> listener_;
-  std::vector<std::unique_ptr<net::Dialer>> dialers_;
+  std::unique_ptr<net::SessionListener> listener_;
+  std::vector<std::unique_ptr<net::SessionDialer>> dialers_;
 };
 
 }  // namespace

@@ -18,7 +18,7 @@ std::chrono::milliseconds milliseconds(const Json& json, const char* key, std::c
 Result<Config> parse(const Json& json, const std::string& file) {
   static const std::set<std::string> known{"model",        "home",      "name",    "listen",     "workers",     "mode",
                                            "wire",         "base",      "overlap", "repack",     "deadline_ms", "resend_floor_ms",
-                                           "keep_warm_ms", "status_fd", "index",   "slice_port", "sources"};
+                                           "keep_warm_ms", "status_fd", "index",   "slice_port", "sources",     "path"};
   for (const auto& [key, value] : json.items()) {
     if (!known.contains(key)) return fail(ErrorKind::invalid_input, "{}: unknown key '{}'", file, key);
   }
@@ -26,7 +26,12 @@ Result<Config> parse(const Json& json, const std::string& file) {
   config.model = json.at("model").get<std::string>();
   config.home = json.value("home", config.home);
   config.name = json.value("name", config.name);
-  config.listen = json.value("listen", config.listen);
+  if (const auto listen = json.find("listen"); listen != json.end() && listen->is_string()) {
+    if (!listen->get<std::string>().empty()) config.listen = {listen->get<std::string>()};
+  } else {
+    config.listen = json.value("listen", config.listen);
+  }
+  config.session.find_direct = json.value("path", "auto") != "fixed";
   config.workers = json.value("workers", config.workers);
   auto mode = wire::parse_combine_mode(json.value("mode", "raw"));
   if (!mode) return pass(mode);

@@ -19,10 +19,12 @@ struct Peer {
   std::string name;  ///< unique among the live workers
   wire::Hello hello;
   std::optional<dispatch::WorkerId> id;        ///< set once admitted
+  bool suspended = false;                      ///< no connection carries its session at present
   std::optional<wire::Offer> offer;            ///< room for slices
   bool assigned = false;                       ///< it was told which to hold
   std::vector<wire::LayerHolding> assignment;  ///< those
   std::uint64_t bytes_there = 0;               ///< of them, as it said last
+  std::string paths_said, transport_said;      ///< what the status channel knows of its paths
   std::unordered_set<std::uint64_t> programs;  ///< ids that were sent over this link
 };
 using PeerPtr = std::shared_ptr<Peer>;

@@ -8,7 +8,7 @@ namespace {
 constexpr std::size_t length_offset = 8;
 
 bool known_type(std::uint8_t type) {
-  return type >= static_cast<std::uint8_t>(FrameType::auth) && type <= static_cast<std::uint8_t>(FrameType::end);
+  return type >= static_cast<std::uint8_t>(FrameType::auth) && type <= static_cast<std::uint8_t>(FrameType::candidates);
 }
 
 }  // namespace

@@ -36,6 +36,7 @@ enum class FrameType : std::uint8_t {
   attached = 16,  ///< the answer: what was received here
   ack = 17,       ///< what was received
   end = 18,       ///< the session ends, or there is none, with the reason
+  candidates = 19,  ///< where the sender might be reached directly (net/path_offer.h)
 };
 
 /// The flags of a numbered frame: a serial number, and whether it may be delivered before frames that were sent earlier.

@@ -125,20 +125,21 @@ class ExpertServer final : public Server {
 
   Result<> listen() {
     if (options_.listen.empty()) return {};
-    auto listener = net::Listener::open(
-        driver_.context(), options_.listen, credentials(), options_.link, [this](net::LinkPtr link) { adopt(std::move(link), false); },
+    auto listener = net::SessionListener::open(
+        driver_.context(), options_.listen, credentials(), options_.link, options_.session,
+        [this](net::LinkPtr link) { adopt(std::move(link), false); },
         [](const std::string& endpoint, const Error& error) { spdlog::warn("refused {}: {}", endpoint, error.message); });
     if (!listener) return pass(listener);
     listener_ = std::move(*listener);
-    address_ = listener_->address();
-    spdlog::info("listening for backbones on {}", address_);
+    address_ = listener_->addresses().front();
+    for (const std::string& address : listener_->addresses()) spdlog::info("listening for backbones on {}", address);
     return {};
   }
 
   void dial() {
     if (options_.dial.empty()) return;
-    dialer_ = net::Dialer::start(
-        driver_.context(), options_.dial, credentials(), options_.link, [this](net::LinkPtr link) { adopt(std::move(link), true); },
+    dialer_ = net::SessionDialer::start(
+        driver_.context(), options_.dial, credentials(), options_.link, options_.session, [this](net::LinkPtr link) { adopt(std::move(link), true); },
         [this](const Error& error) { dial_failed(error); });
   }
 
@@ -156,6 +157,15 @@ class ExpertServer final : public Server {
                           .on_close =
                               [this, weak](const Error& error) {
                                 if (auto s = weak.lock(); s && !closing_) on_close(s, error);
+                              },
+                          .on_suspended =
+                              [weak] {
+                                if (auto s = weak.lock()) spdlog::warn("lost touch with the backbone at {}; waiting for it", s->link->endpoint());
+                              },
+                          .on_resumed =
+                              [weak] {
+                                if (auto s = weak.lock())
+                                  spdlog::info("in touch again with the backbone at {} by {}", s->link->endpoint(), s->link->kind());
                               }});
     Bytes body;
     wire::encode(hello(), body);
@@ -212,7 +222,8 @@ class ExpertServer final : public Server {
     if (std::exchange(session->admitted, true)) return violation(session, "a second welcome");
     session->welcome_deadline.reset();
     last_failure_.clear();
-    spdlog::info("joined backbone {} at {}", net::short_name(session->link->peer()), session->link->endpoint());
+    spdlog::info("joined backbone {} at {} by {}", net::short_name(session->link->peer()), session->link->endpoint(),
+                 session->link->kind());
     if (draining_) session->link->send(wire::make_frame(wire::FrameType::drain, 0, {}));
     if (!provisioner_ || draining_) return;
     Bytes body;
@@ -502,8 +513,8 @@ class ExpertServer final : public Server {
   DelayLine inward_, outward_;
   boost::asio::signal_set signals_{driver_.context(), SIGTERM, SIGINT};
   boost::asio::steady_timer report_timer_{driver_.context()}, redial_timer_{driver_.context()}, provision_timer_{driver_.context()};
-  std::unique_ptr<net::Listener> listener_;
-  std::unique_ptr<net::Dialer> dialer_;
+  std::unique_ptr<net::SessionListener> listener_;
+  std::unique_ptr<net::SessionDialer> dialer_;
   std::unique_ptr<Provisioner> provisioner_;
 };
 

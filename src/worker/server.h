@@ -11,6 +11,7 @@
 #include "base/error.h"
 #include "engine/expert_host.h"
 #include "net/token.h"
+#include "net/session_link.h"
 #include "net/transport.h"
 #include "worker/provisioner.h"
 
@@ -18,13 +19,14 @@ namespace linkcpp::worker {
 
 struct ServerOptions {
   std::string name;
-  std::string listen;             ///< "host:port" for backbones that dial; empty: none
+  std::vector<std::string> listen;  ///< for backbones that dial: "host:port", "relay://…"; empty: none
   std::vector<std::string> dial;  ///< addresses of the backbone; empty: only listen
   net::Identity identity;
   net::JoinToken token;
   wire::Digest model{};                       ///< whose experts the host holds; zeros if they are to be provisioned
   std::optional<ProvisionOptions> provision;  ///< experts are assigned by the backbone and fetched
   net::LinkKnobs link;
+  net::SessionKnobs session;
   std::chrono::milliseconds welcome_deadline{10'000};  ///< from hello to the backbone's answer
   std::chrono::milliseconds drain_grace{2'000};  ///< after SIGTERM: how long new requests are still taken; what waits is always answered
   std::chrono::milliseconds drain_idle{200};     ///< … and how long nothing must have come for it to end sooner

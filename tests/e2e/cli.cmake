@@ -7,7 +7,8 @@ add_test(NAME e2e.commands COMMAND ${CMAKE_SOURCE_DIR}/tests/e2e/commands.py)
 add_test(NAME e2e.serve COMMAND ${CMAKE_SOURCE_DIR}/tests/e2e/serve.py)
 add_test(NAME e2e.demo COMMAND ${CMAKE_SOURCE_DIR}/tests/e2e/demo.py)
 add_test(NAME e2e.gate COMMAND ${CMAKE_SOURCE_DIR}/tests/e2e/gate.py)
-set_tests_properties(e2e.containerfile e2e.launcher e2e.commands e2e.serve e2e.demo e2e.gate
+add_test(NAME e2e.transports COMMAND ${CMAKE_SOURCE_DIR}/tests/e2e/transports.py)
+set_tests_properties(e2e.containerfile e2e.launcher e2e.commands e2e.serve e2e.demo e2e.gate e2e.transports
   PROPERTIES ENVIRONMENT "${cli_environment}" TIMEOUT 600 LABELS e2e)
 # These run several engines at once and watch the clock.
-set_tests_properties(e2e.serve e2e.demo e2e.gate PROPERTIES RUN_SERIAL ON)
+set_tests_properties(e2e.serve e2e.demo e2e.gate e2e.transports PROPERTIES RUN_SERIAL ON)

@@ -62,7 +62,7 @@ def test_token_is_made_once_and_kept_private():
         answer = json.loads(by_env.stdout)
         assert answer["home"] == home and answer["token"].startswith("lkc1."), answer
         assert answer["addresses"] and all(a.endswith(":7101") for a in answer["addresses"]), answer
-        expect(run("token", "--home", home, "--address", "nowhere"), WRONG, "nowhere", "HOST:PORT")
+        expect(run("token", "--home", home, "--address", "nowhere"), WRONG, "nowhere", "host:port")
 
 
 def test_token_refuses_a_damaged_or_open_key():

@@ -12,7 +12,7 @@ import sys
 import tempfile
 import time
 
-from swarm import LINKCPP, free_port
+from swarm import LINKCPP, free_port, web_server
 
 EXPERTS = 4
 
@@ -61,29 +61,9 @@ def make_model(folder, layers=2, up=700_000, down=301_000, files=2):
 
 @contextlib.contextmanager
 def nginx(folder, web, tls=False, rate=""):
-    port, home = free_port(), tempfile.mkdtemp(dir=folder)
-    listen, secure = str(port), ""
-    if tls:
-        key, cert = os.path.join(home, "key.pem"), os.path.join(home, "cert.pem")
-        subprocess.run(["openssl", "req", "-x509", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:P-256", "-nodes", "-days", "2", "-subj",
-                        "/CN=localhost", "-addext", "subjectAltName=DNS:localhost", "-keyout", key, "-out", cert], check=True, capture_output=True)
-        listen, secure = f"{port} ssl", f"ssl_certificate {cert}; ssl_certificate_key {key};"
-    with open(os.path.join(home, "nginx.conf"), "w") as file:
-        file.write(f"""{"user root; " if os.geteuid() == 0 else ""}daemon off; pid {home}/pid; error_log {home}/error.log; worker_processes 1;
-events {{}}
-http {{ access_log {home}/access.log combined; client_body_temp_path {home}/a; proxy_temp_path {home}/b; fastcgi_temp_path {home}/c;
-uwsgi_temp_path {home}/d; scgi_temp_path {home}/e; sendfile on; {rate}
-server {{ listen 127.0.0.1:{listen}; {secure} root {web}; }} }}""")
-    process = subprocess.Popen(["/usr/sbin/nginx", "-e", f"{home}/error.log", "-c", f"{home}/nginx.conf"])
-    try:
-        for _ in range(100):
-            if os.path.exists(f"{home}/pid") and open(f"{home}/pid").read().strip():
-                break
-            time.sleep(0.05)
+    """Serves the files of a folder; its URL and its own folder."""
+    with web_server(folder, f"root {web};", tls, f"sendfile on; {rate}") as (port, home):
         yield f"{'https' if tls else 'http'}://{'localhost' if tls else '127.0.0.1'}:{port}", home
-    finally:
-        process.terminate()
-        process.wait()
 
 
 def sent_bytes(home):

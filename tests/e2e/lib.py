@@ -28,6 +28,8 @@ for name in ("GGML_BACKEND_PATH", "LINKCPP_CONFIG", "OMP_NUM_THREADS"):
 
 # Set by measure.py --quick: fewer repetitions and less text, to see whether something has changed.
 quick = False
+# Set by measure.py --full: everything, where the default leaves most of a large grid out.
+full = False
 
 
 def repetitions(full, short):

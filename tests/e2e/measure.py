@@ -8,7 +8,8 @@ import traceback
 
 import lib
 
-NAMES = ["identity", "accuracy", "bytes", "star", "overlap", "overhead", "planning", "rpc", "archs", "devices", "memory", "slicing", "provisioning"]
+NAMES = ["identity", "accuracy", "bytes", "star", "overlap", "overhead", "planning", "rpc", "archs", "devices", "memory", "slicing", "provisioning", "lab",
+         "wan-exchange", "wan-star", "wan-decode", "wan-peers", "wan-pipe"]
 
 
 def main():
@@ -16,13 +17,14 @@ def main():
     parser.add_argument("names", nargs="+", metavar="NAME", choices=[*NAMES, "all"], help="all, or some of: " + ", ".join(NAMES))
     parser.add_argument("--json", action="store_true", help="print a JSON array instead of markdown")
     parser.add_argument("--quick", action="store_true", help="fewer repetitions and less text: minutes instead of half an hour for all")
+    parser.add_argument("--full", action="store_true", help="everything of the large grids: hours")
     arguments = parser.parse_args()
-    lib.quick = arguments.quick
+    lib.quick, lib.full = arguments.quick, arguments.full
     names = NAMES if "all" in arguments.names else arguments.names
     tables, failed = [], False
     for name in names:
         try:
-            table = importlib.import_module(name).measure()
+            table = importlib.import_module(name.replace("-", "_")).measure()
         except Exception:  # one measurement that breaks must not take the others along
             traceback.print_exc()
             failed = True

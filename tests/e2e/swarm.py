@@ -1,4 +1,5 @@
 """Starts real swarms for end-to-end tests: token, workers, serve, and plain llama-server for comparison."""
+import contextlib
 import json
 import os
 import re
@@ -70,6 +71,35 @@ class Process:
                 self.child.wait()
                 raise AssertionError(f"{self.name} did not stop within {timeout} s of signal {sig}")
         return self.child.wait()
+
+
+@contextlib.contextmanager
+def web_server(folder, server, tls=False, http=""):
+    """nginx on loopback; `server` and `http` are directives of these blocks. Its port and its folder, in which are access.log and, with TLS,
+    the certificate cert.pem for localhost."""
+    port, home = free_port(), tempfile.mkdtemp(dir=folder)
+    listen, secure = str(port), ""
+    if tls:
+        key, cert = os.path.join(home, "key.pem"), os.path.join(home, "cert.pem")
+        subprocess.run(["openssl", "req", "-x509", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:P-256", "-nodes", "-days", "2", "-subj",
+                        "/CN=localhost", "-addext", "subjectAltName=DNS:localhost", "-keyout", key, "-out", cert], check=True, capture_output=True)
+        listen, secure = f"{port} ssl", f"ssl_certificate {cert}; ssl_certificate_key {key};"
+    with open(os.path.join(home, "nginx.conf"), "w") as file:
+        file.write(f"""{"user root; " if os.geteuid() == 0 else ""}daemon off; pid {home}/pid; error_log {home}/error.log; worker_processes 1;
+events {{}}
+http {{ access_log {home}/access.log combined; client_body_temp_path {home}/a; proxy_temp_path {home}/b; fastcgi_temp_path {home}/c;
+uwsgi_temp_path {home}/d; scgi_temp_path {home}/e; {http}
+server {{ listen 127.0.0.1:{listen}; {secure} {server} }} }}""")
+    process = subprocess.Popen(["/usr/sbin/nginx", "-e", f"{home}/error.log", "-c", f"{home}/nginx.conf"])
+    try:
+        for _ in range(100):
+            if os.path.exists(f"{home}/pid") and open(f"{home}/pid").read().strip():
+                break
+            time.sleep(0.05)
+        yield port, home
+    finally:
+        process.terminate()
+        process.wait()
 
 
 def engines(port):

@@ -1,6 +1,7 @@
-// Fuzzes what the lab reads: packets of any bytes through NATs of each kind, and scenarios.
+// Fuzzes what the lab reads: packets of any bytes through NATs of each kind, scenarios, and changes.
 #include <array>
 
+#include "lab/control.h"
 #include "lab/network.h"
 #include "require.h"
 
@@ -46,6 +47,13 @@ void through_a_network(const Scenario& scenario, ByteSpan packet) {
   }
 }
 
+/// Requests of any text: obeyed or refused with a reason; the network goes on.
+void change_a_network(std::string_view request) {
+  Network network(*parse_scenario(R"({"nat":[{"name":"n"}],"node":[{"name":"a","behind":"n","ipv6":true},{"name":"b"}]})"));
+  const auto done = obey(network, request);
+  require(done || !done.error().message.empty(), "a refusal has a reason");
+}
+
 }  // namespace
 
 extern "C" int LLVMFuzzerInitialize(int* /*argc*/, char*** /*argv*/) {
@@ -54,6 +62,9 @@ extern "C" int LLVMFuzzerInitialize(int* /*argc*/, char*** /*argv*/) {
       R"({"seed":1,"nat":[{"name":"n","kind":"symmetric","hairpin":true}],"node":[{"name":"a","behind":"n"},{"name":"b","up":{"loss":0.1}}]})";
   const auto bytes = std::as_bytes(std::span(text));
   seeds.add("scenario", {bytes.begin(), bytes.end()});
+  const std::string_view change = R"({"do":"move","site":"a","behind":"","lines":{"delay_ms":1}})";
+  const auto change_bytes = std::as_bytes(std::span(change));
+  seeds.add("change", {change_bytes.begin(), change_bytes.end()});
   Bytes udp(32);
   udp[0] = std::byte{0x45}, udp[3] = std::byte{32}, udp[9] = std::byte{17}, udp[12] = std::byte{10}, udp[16] = std::byte{198};
   seeds.add("udp", udp);
@@ -63,6 +74,7 @@ extern "C" int LLVMFuzzerInitialize(int* /*argc*/, char*** /*argv*/) {
 extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size) {
   const ByteSpan bytes = std::as_bytes(std::span(data, size));
   through_nats(bytes);
+  change_a_network({reinterpret_cast<const char*>(data), size});
   const auto scenario = parse_scenario({reinterpret_cast<const char*>(data), size});
   if (!scenario) {
     require(!scenario.error().message.empty(), "an error has a message");

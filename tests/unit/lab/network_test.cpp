@@ -6,61 +6,14 @@
 #include <cmath>
 #include <numeric>
 
+#include "support/lab_packets.h"
+
 namespace linkcpp::lab {
 namespace {
 
 using namespace std::chrono_literals;
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
-
-void put16(Bytes& bytes, std::size_t at, unsigned value) {
-  bytes[at] = static_cast<std::byte>(value >> 8);
-  bytes[at + 1] = static_cast<std::byte>(value);
-}
-std::uint16_t get16(const Bytes& bytes, std::size_t at) {
-  return static_cast<std::uint16_t>(std::to_integer<unsigned>(bytes[at]) << 8 | std::to_integer<unsigned>(bytes[at + 1]));
-}
-/// The Internet checksum (RFC 1071) over a part and a sum to begin with; 0 over sound bytes that contain theirs.
-std::uint16_t checksum(const Bytes& bytes, std::size_t from, std::uint32_t sum = 0) {
-  for (std::size_t i = from; i + 1 < bytes.size(); i += 2) sum += get16(bytes, i);
-  while (sum >> 16 != 0) sum = (sum & 0xFFFF) + (sum >> 16);
-  return static_cast<std::uint16_t>(~sum);
-}
-std::uint32_t pseudo_header(const Bytes& packet) {
-  std::uint32_t sum = std::to_integer<unsigned>(packet[9]) + static_cast<std::uint32_t>(packet.size() - 20);
-  for (std::size_t i = 12; i < 20; i += 2) sum += get16(packet, i);
-  return sum;
-}
-
-Bytes packet_of(Protocol protocol, Endpoint from, Endpoint to, std::size_t payload = 10, unsigned flags = 0x10) {
-  const std::size_t head = protocol == Protocol::tcp ? 20 : 8;
-  Bytes packet(20 + head + payload);
-  packet[0] = std::byte{0x45};
-  put16(packet, 2, static_cast<unsigned>(packet.size()));
-  packet[8] = std::byte{64};
-  packet[9] = static_cast<std::byte>(protocol);
-  put16(packet, 12, from.address >> 16), put16(packet, 14, from.address & 0xFFFF);
-  put16(packet, 16, to.address >> 16), put16(packet, 18, to.address & 0xFFFF);
-  for (std::size_t i = 0; i < payload; ++i) packet[20 + head + i] = static_cast<std::byte>(i * 7 + 1);
-  Bytes header(packet.begin(), packet.begin() + 20);
-  put16(packet, 10, checksum(header, 0));
-  if (protocol == Protocol::icmp) {
-    packet[20] = std::byte{8};
-    put16(packet, 24, from.port);
-    put16(packet, 22, checksum(packet, 20));
-    return packet;
-  }
-  put16(packet, 20, from.port), put16(packet, 22, to.port);
-  if (protocol == Protocol::udp) put16(packet, 24, static_cast<unsigned>(packet.size() - 20));
-  if (protocol == Protocol::tcp) packet[32] = std::byte{0x50}, packet[33] = static_cast<std::byte>(flags);
-  put16(packet, protocol == Protocol::udp ? 26 : 36, checksum(packet, 20, pseudo_header(packet)));
-  return packet;
-}
-bool sound(const Bytes& packet) {
-  const Bytes header(packet.begin(), packet.begin() + 20);
-  const auto protocol = static_cast<Protocol>(packet[9]);
-  return checksum(header, 0) == 0 && checksum(packet, 20, protocol == Protocol::icmp ? 0 : pseudo_header(packet)) == 0;
-}
 
 constexpr Address inner_node = (10u << 24) + 5, outside = (198u << 24) + 7, server = (198u << 24) + 99, other_server = (198u << 24) + 98;
 
@@ -172,7 +125,9 @@ TEST_P(NatKinds, MapAndFilterAsTheirNamesSay) {
   const auto answered = [&](Endpoint from) {
     Bytes in = packet_of(Protocol::udp, from, mapped);
     const bool let_in = nat.inbound(in, 1ms);
-    if (let_in) EXPECT_EQ(flow_of(in)->to, (Endpoint{inner_node, 4000}));
+    if (let_in) {
+      EXPECT_EQ(flow_of(in)->to, (Endpoint{inner_node, 4000}));
+    }
     return let_in;
   };
   EXPECT_TRUE(answered({server, 53}));
@@ -241,23 +196,6 @@ TEST(Nat, PingsGoThrough) {
   Bytes in = packet_of(Protocol::icmp, {server, flow_of(out)->from.port}, {outside, flow_of(out)->from.port});
   in[20] = std::byte{0};  // an answer
   EXPECT_TRUE(nat.inbound(in, 1s));
-}
-
-Scenario scenario(const std::string& text) {
-  auto parsed = parse_scenario(text);
-  EXPECT_TRUE(parsed.has_value()) << parsed.error().message;
-  return parsed ? *parsed : Scenario{};
-}
-
-/// What arrives where and when.
-using Arrival = std::tuple<std::size_t, std::int64_t>;
-std::vector<Arrival> arrivals(Network& network, Time until) {
-  std::vector<Arrival> all;
-  network.advance(until, [&](std::size_t node, const Bytes& packet, Time due) {
-    EXPECT_TRUE(sound(packet));
-    all.emplace_back(node, due / 1ms);
-  });
-  return all;
 }
 
 TEST(Network, DelaysOfBothEndsAddUp) {

@@ -16,7 +16,12 @@ std::string dead_address() {
   return Host(loop.context(), nodes.backbone_credentials(), nodes.knobs).address();
 }
 
-TEST(DialerTest, ReconnectsAHundredTimes) {
+class DialerTest : public OverTransports {};
+INSTANTIATE_TEST_SUITE_P(Over, DialerTest, testing::Values("", "ws://", "wss://"), transport_name);
+class ListenerTest : public OverTransports {};
+INSTANTIATE_TEST_SUITE_P(Over, ListenerTest, testing::Values("", "ws://"), transport_name);
+
+TEST_P(DialerTest, ReconnectsAHundredTimes) {
   Nodes nodes;
   Loop backbone_loop, worker_loop(2);
   Host host(backbone_loop.context(), nodes.backbone_credentials(), nodes.knobs);
@@ -37,7 +42,7 @@ TEST(DialerTest, ReconnectsAHundredTimes) {
   guest.dialer.reset();
 }
 
-TEST(DialerTest, TriesAddressesInOrderAndReportsEachFailure) {
+TEST_P(DialerTest, TriesAddressesInOrderAndReportsEachFailure) {
   Nodes nodes;
   Loop loop;
   Host host(loop.context(), nodes.backbone_credentials(), nodes.knobs);
@@ -52,17 +57,65 @@ TEST(DialerTest, TriesAddressesInOrderAndReportsEachFailure) {
   guest.dialer.reset();
 }
 
-TEST(DialerTest, ResolvesNames) {
+TEST(TransportChoiceTest, FarPeersAreReachedByQuicWhereItPasses) {
+  Nodes nodes;
+  nodes.knobs.quic_above = 0ms;  // everything is far
+  Loop loop;
+  Host host(loop.context(), nodes.backbone_credentials(), nodes.knobs);
+  Guest guest(loop.context(), {host.address()}, nodes.worker_credentials(), nodes.knobs);
+  for (int times = 0; times < 3; ++times) {  // from the second time on without asking TCP
+    auto at_host = host.links.take(), at_guest = guest.links.take();
+    ASSERT_TRUE(at_host && at_guest);
+    EXPECT_EQ((*at_guest)->kind(), "quic");
+    Recorder recorder;
+    (*at_host)->start(recorder.handlers());
+    (*at_guest)->start({});
+    (*at_guest)->send(frame_of(100, 7));
+    ASSERT_TRUE(recorder.frames->take());
+    (*at_guest)->close({ErrorKind::unavailable, "again"});
+    ASSERT_TRUE(recorder.closes->take());
+  }
+  guest.dialer.reset();
+  EXPECT_EQ(host.refusals.size(), 0u) << host.refusals.take()->error.message;
+}
+
+TEST(TransportChoiceTest, WhereUdpDoesNotPassTcpServes) {
+  Nodes nodes;
+  nodes.knobs.quic_above = 0ms;
+  Nodes without = nodes;
+  without.knobs.quic_listen = false;
+  Loop loop;
+  Host host(loop.context(), nodes.backbone_credentials(), without.knobs);
+  Guest guest(loop.context(), {host.address()}, nodes.worker_credentials(), nodes.knobs);
+  auto link = guest.links.take();
+  ASSERT_TRUE(link);
+  EXPECT_EQ((*link)->kind(), "tcp");
+  guest.dialer.reset();
+}
+
+TEST(TransportChoiceTest, ASchemeInsists) {
+  Nodes nodes;
+  nodes.knobs.quic_above = 0ms;
+  Loop loop;
+  Host host(loop.context(), nodes.backbone_credentials(), nodes.knobs);
+  Guest guest(loop.context(), {"tcp://" + host.address()}, nodes.worker_credentials(), nodes.knobs);
+  auto link = guest.links.take();
+  ASSERT_TRUE(link);
+  EXPECT_EQ((*link)->kind(), "tcp");
+  guest.dialer.reset();
+}
+
+TEST_P(DialerTest, ResolvesNames) {
   Nodes nodes;
   Loop loop;
   Host host(loop.context(), nodes.backbone_credentials(), nodes.knobs);
-  const auto port = parse_endpoint(host.address())->port;
-  Guest guest(loop.context(), {std::format("localhost:{}", port)}, nodes.worker_credentials(), nodes.knobs);
+  const auto port = parse_endpoint(host.reached())->port;
+  Guest guest(loop.context(), {std::format("{}localhost:{}", scheme, port)}, nodes.worker_credentials(), nodes.knobs);
   EXPECT_TRUE(guest.links.take());
   guest.dialer.reset();
 }
 
-TEST(DialerTest, BacksOffAndThenFindsTheListener) {
+TEST_P(DialerTest, BacksOffAndThenFindsTheListener) {
   Nodes nodes;
   nodes.knobs.backoff_min = 20ms;
   nodes.knobs.backoff_max = 160ms;
@@ -80,7 +133,7 @@ TEST(DialerTest, BacksOffAndThenFindsTheListener) {
   guest.dialer.reset();
 }
 
-TEST(DialerTest, FatalErrorsRetrySlowly) {
+TEST_P(DialerTest, FatalErrorsRetrySlowly) {
   Nodes nodes;
   nodes.knobs.backoff_max = 400ms;
   Loop loop;
@@ -95,7 +148,7 @@ TEST(DialerTest, FatalErrorsRetrySlowly) {
   guest.dialer.reset();
 }
 
-TEST(DialerTest, APeerThatAcceptsAndDropsIsNotDialledInAHotLoop) {
+TEST_P(DialerTest, APeerThatAcceptsAndDropsIsNotDialledInAHotLoop) {
   Nodes nodes;
   nodes.knobs.backoff_min = 20ms;
   nodes.knobs.backoff_max = 200ms;
@@ -111,14 +164,14 @@ TEST(DialerTest, APeerThatAcceptsAndDropsIsNotDialledInAHotLoop) {
   dialer.reset();
 }
 
-TEST(DialerTest, NoAddressesIsAnError) {
+TEST_P(DialerTest, NoAddressesIsAnError) {
   const Nodes nodes;
   Loop loop;
   Guest guest(loop.context(), {}, nodes.worker_credentials(), nodes.knobs);
   EXPECT_EQ(guest.failures.take()->kind, ErrorKind::invalid_input);
 }
 
-TEST(DialerTest, DestructionAtAnyMomentStopsCallbacks) {
+TEST_P(DialerTest, DestructionAtAnyMomentStopsCallbacks) {
   Nodes nodes;
   Loop loop(2);
   Host host(loop.context(), nodes.backbone_credentials(), nodes.knobs);
@@ -127,7 +180,7 @@ TEST(DialerTest, DestructionAtAnyMomentStopsCallbacks) {
     const auto noted = [&] {
       if (!alive) late = true;
     };
-    std::vector<std::string> addresses{i % 3 == 0 ? "localhost:9" : i % 3 == 1 ? "127.0.0.1:9" : host.address()};
+    std::vector<std::string> addresses{i % 3 == 0 ? scheme + "localhost:9" : i % 3 == 1 ? scheme + "127.0.0.1:9" : host.address()};
     auto dialer = Dialer::start(
         loop.context(), addresses, nodes.worker_credentials(), nodes.knobs, [&](LinkPtr) { noted(); }, [&](const Error&) { noted(); });
     std::this_thread::sleep_for(std::chrono::microseconds(i * 150));
@@ -138,7 +191,7 @@ TEST(DialerTest, DestructionAtAnyMomentStopsCallbacks) {
   }
 }
 
-TEST(DialerTest, MayBeDestroyedInItsOwnCallback) {
+TEST_P(DialerTest, MayBeDestroyedInItsOwnCallback) {
   Nodes nodes;
   Loop loop;
   Host host(loop.context(), nodes.backbone_credentials(), nodes.knobs);
@@ -166,7 +219,7 @@ TEST(DialerTest, MayBeDestroyedInItsOwnCallback) {
   EXPECT_TRUE(recorder.frames->take());
 }
 
-TEST(ListenerTest, LinksOutliveIt) {
+TEST_P(ListenerTest, LinksOutliveIt) {
   Linked linked;
   linked.host->listener.reset();
   std::this_thread::sleep_for(20ms);
@@ -177,7 +230,7 @@ TEST(ListenerTest, LinksOutliveIt) {
   EXPECT_THROW(RawPeer(linked.worker->endpoint()), std::runtime_error) << "it still accepts";
 }
 
-TEST(ListenerTest, DestructionDuringHandshakesIsClean) {
+TEST_P(ListenerTest, DestructionDuringHandshakesIsClean) {
   Nodes nodes;
   Loop loop(2);
   for (int i = 0; i < 30; ++i) {
@@ -191,26 +244,26 @@ TEST(ListenerTest, DestructionDuringHandshakesIsClean) {
   }
 }
 
-TEST(ListenerTest, ErrorsNameTheAddressAndTheReason) {
+TEST_P(ListenerTest, ErrorsNameTheAddressAndTheReason) {
   Nodes nodes;
   Loop loop;
   Host host(loop.context(), nodes.backbone_credentials(), nodes.knobs);
   const auto open = [&](const std::string& address) {
     return Listener::open(loop.context(), address, nodes.backbone_credentials(), nodes.knobs, [](LinkPtr) {}, {}).error();
   };
-  EXPECT_THAT(open(host.address()).message, testing::AllOf(HasSubstr(host.address()), HasSubstr("in use")));
+  EXPECT_THAT(open(host.reached()).message, testing::AllOf(HasSubstr(host.reached()), HasSubstr("in use")));
   EXPECT_EQ(open("no port").kind, ErrorKind::invalid_input);
   EXPECT_THAT(open("no-such-host.invalid:1").message, HasSubstr("no-such-host.invalid:1"));
   EXPECT_THAT(open("203.0.113.1:1").message, HasSubstr("203.0.113.1:1"));
 }
 
-TEST(ListenerTest, Ipv6Works) {
+TEST_P(ListenerTest, Ipv6Works) {
   Nodes nodes;
   Loop loop;
   auto opened = Listener::open(loop.context(), "[::1]:0", nodes.backbone_credentials(), nodes.knobs, [](LinkPtr) {}, {});
   if (!opened) GTEST_SKIP() << "no IPv6 here: " << opened.error().message;
   EXPECT_THAT((*opened)->address(), testing::StartsWith("[::1]:"));
-  Guest guest(loop.context(), {(*opened)->address()}, nodes.worker_credentials(), nodes.knobs);
+  Guest guest(loop.context(), {scheme + (*opened)->address()}, nodes.worker_credentials(), nodes.knobs);
   const auto link = guest.links.take();
   ASSERT_TRUE(link);
   EXPECT_EQ((*link)->endpoint(), (*opened)->address());

@@ -14,8 +14,9 @@ namespace {
 
 using testing::AllOf;
 using testing::HasSubstr;
+using namespace std::string_view_literals;
 
-class HandshakeTest : public testing::Test {
+class HandshakeTest : public OverTransports {
  protected:
   Nodes nodes_;
   Loop loop_;
@@ -45,18 +46,22 @@ class HandshakeTest : public testing::Test {
   std::unique_ptr<Host> host_;
 };
 
-TEST_F(HandshakeTest, BothSidesLearnEachOthersKey) {
+INSTANTIATE_TEST_SUITE_P(Over, HandshakeTest, testing::Values("", "ws://"), transport_name);
+
+TEST_P(HandshakeTest, BothSidesLearnEachOthersKey) {
   Guest guest(loop_.context(), {host().address()}, nodes_.worker_credentials(), nodes_.knobs);
   const auto at_worker = guest.links.take(), at_backbone = host().links.take();
   ASSERT_TRUE(at_worker && at_backbone);
   EXPECT_EQ((*at_worker)->peer(), nodes_.backbone.key());
   EXPECT_EQ((*at_backbone)->peer(), nodes_.worker.key());
-  EXPECT_EQ((*at_worker)->endpoint(), host().address());
+  EXPECT_EQ((*at_worker)->endpoint(), host().reached());
+  EXPECT_EQ((*at_worker)->kind(), scheme.empty() ? "tcp" : "ws");
+  EXPECT_EQ((*at_backbone)->kind(), (*at_worker)->kind());
   EXPECT_THAT((*at_backbone)->endpoint(), testing::StartsWith("127.0.0.1:"));
   guest.dialer.reset();
 }
 
-TEST_F(HandshakeTest, ABackboneCanDialAWorkerThatListens) {
+TEST_P(HandshakeTest, ABackboneCanDialAWorkerThatListens) {
   Host worker(loop_.context(), nodes_.worker_credentials(), nodes_.knobs);
   Guest backbone(loop_.context(), {worker.address()}, nodes_.backbone_credentials(), nodes_.knobs);
   const auto at_worker = worker.links.take(), at_backbone = backbone.links.take();
@@ -77,7 +82,7 @@ TEST_F(HandshakeTest, ABackboneCanDialAWorkerThatListens) {
   EXPECT_THAT(failure->message, HasSubstr("names another backbone"));
 }
 
-TEST_F(HandshakeTest, WrongTokenIsToldToBoth) {
+TEST_P(HandshakeTest, WrongTokenIsToldToBoth) {
   Credentials wrong = nodes_.worker_credentials();
   wrong.secret = secret_of(8);
   Guest guest(loop_.context(), {host().address()}, wrong, nodes_.knobs);
@@ -94,7 +99,7 @@ TEST_F(HandshakeTest, WrongTokenIsToldToBoth) {
   EXPECT_TRUE(guest.failures.take());
 }
 
-TEST_F(HandshakeTest, WrongBackboneKeyIsNoticedByTheWorker) {
+TEST_P(HandshakeTest, WrongBackboneKeyIsNoticedByTheWorker) {
   Credentials wrong = nodes_.worker_credentials();
   wrong.expected_peer = new_identity().key();
   Guest guest(loop_.context(), {host().address()}, wrong, nodes_.knobs);
@@ -108,16 +113,16 @@ TEST_F(HandshakeTest, WrongBackboneKeyIsNoticedByTheWorker) {
   EXPECT_THAT(error.message, HasSubstr("names another backbone"));
 }
 
-TEST_F(HandshakeTest, PlainTextClientIsDropped) {
+TEST_P(HandshakeTest, PlainTextClientIsDropped) {
   RawPeer peer(host().address());
-  peer.send_raw("GET / HTTP/1.1\r\nHost: x\r\n\r\n");
+  peer.send_raw("SSH-2.0-OpenSSH_9.6\r\n"sv.substr(scheme.empty() ? 4 : 0));  // letters would be taken for HTTP
   const Error error = refusal();
   EXPECT_EQ(error.kind, ErrorKind::invalid_input);
   EXPECT_THAT(error.message, HasSubstr("does not speak TLS"));
   EXPECT_TRUE(peer.wait_for_end());
 }
 
-TEST_F(HandshakeTest, GarbageInTheTlsHandshakeIsDropped) {
+TEST_P(HandshakeTest, GarbageInTheTlsHandshakeIsDropped) {
   RawPeer peer(host().address());
   Bytes garbage = pattern(4096, 1);
   garbage[0] = std::byte{22}, garbage[1] = std::byte{3}, garbage[2] = std::byte{1}, garbage[3] = std::byte{1}, garbage[4] = std::byte{0};
@@ -126,7 +131,7 @@ TEST_F(HandshakeTest, GarbageInTheTlsHandshakeIsDropped) {
   EXPECT_TRUE(peer.wait_for_end());
 }
 
-TEST_F(HandshakeTest, SilentAndSlowClientsMeetTheDeadline) {
+TEST_P(HandshakeTest, SilentAndSlowClientsMeetTheDeadline) {
   nodes_.knobs.handshake_deadline = 700ms;
   RawPeer silent(host().address());
   RawPeer slow(host().address());
@@ -155,8 +160,11 @@ TEST_F(HandshakeTest, SilentAndSlowClientsMeetTheDeadline) {
   nodes_.knobs.handshake_deadline = 20s;
 }
 
-TEST_F(HandshakeTest, DisconnectsAreReported) {
+TEST_P(HandshakeTest, DisconnectsAreReported) {
+  RawPeer visitor(host().address());
+  visitor.close();  // said nothing: it may have measured the way, and is no news
   RawPeer peer(host().address());
+  peer.send_raw("\x16");
   peer.close();
   EXPECT_THAT(refusal().message, HasSubstr("closed the connection during the TLS handshake"));
   RawPeer after(host().address());
@@ -165,7 +173,7 @@ TEST_F(HandshakeTest, DisconnectsAreReported) {
   EXPECT_EQ(refusal().kind, ErrorKind::unavailable);
 }
 
-TEST_F(HandshakeTest, GarbageAfterTlsIsRefused) {
+TEST_P(HandshakeTest, GarbageAfterTlsIsRefused) {
   RawPeer peer(host().address());
   ASSERT_TRUE(peer.tls(nodes_.worker));
   peer.send(pattern(100, 3));
@@ -178,7 +186,7 @@ TEST_F(HandshakeTest, GarbageAfterTlsIsRefused) {
   EXPECT_FALSE(peer.receive());
 }
 
-TEST_F(HandshakeTest, FramesBeforeTheProofAreRefused) {
+TEST_P(HandshakeTest, FramesBeforeTheProofAreRefused) {
   RawPeer peer(host().address());
   ASSERT_TRUE(peer.tls(nodes_.worker));
   peer.send(frame_of(64, 1));
@@ -186,7 +194,7 @@ TEST_F(HandshakeTest, FramesBeforeTheProofAreRefused) {
   EXPECT_EQ(peer.receive()->header.type, wire::FrameType::refuse);
 }
 
-TEST_F(HandshakeTest, OversizedFrameBeforeTheProofIsRefusedByItsHeader) {
+TEST_P(HandshakeTest, OversizedFrameBeforeTheProofIsRefusedByItsHeader) {
   RawPeer peer(host().address());
   ASSERT_TRUE(peer.tls(nodes_.worker));
   Bytes header = wire::begin_frame(wire::FrameType::auth, 0);
@@ -198,7 +206,7 @@ TEST_F(HandshakeTest, OversizedFrameBeforeTheProofIsRefusedByItsHeader) {
   EXPECT_THAT(error.message, HasSubstr("4097"));
 }
 
-TEST_F(HandshakeTest, WrongAndReplayedProofsAreRefused) {
+TEST_P(HandshakeTest, WrongAndReplayedProofsAreRefused) {
   const auto expect_refused = [&](RawPeer& peer) {
     EXPECT_EQ(refusal().kind, ErrorKind::unauthorized);
     const auto answer = peer.receive();
@@ -225,7 +233,7 @@ TEST_F(HandshakeTest, WrongAndReplayedProofsAreRefused) {
   with([&](RawPeer& peer) { peer.send(wire::make_frame(wire::FrameType::auth, 0, std::as_bytes(std::span(stale)))); });
 }
 
-TEST_F(HandshakeTest, ARightProofIsAnsweredByTheBackbones) {
+TEST_P(HandshakeTest, ARightProofIsAnsweredByTheBackbones) {
   RawPeer peer(host().address());
   ASSERT_TRUE(peer.tls(nodes_.worker, nodes_.backbone.key()));
   ASSERT_TRUE(peer.prove(nodes_.worker, nodes_.secret));
@@ -236,7 +244,7 @@ TEST_F(HandshakeTest, ARightProofIsAnsweredByTheBackbones) {
   ASSERT_TRUE(host().links.take());
 }
 
-TEST_F(HandshakeTest, AnotherProtocolVersionIsNamed) {
+TEST_P(HandshakeTest, AnotherProtocolVersionIsNamed) {
   RawPeer peer(host().address());
   ASSERT_TRUE(peer.tls(nodes_.worker));
   Bytes frame = wire::make_frame(wire::FrameType::auth, 0, pattern(32, 1));
@@ -250,7 +258,7 @@ TEST_F(HandshakeTest, AnotherProtocolVersionIsNamed) {
   EXPECT_EQ(wire::decode_refuse(answer->body)->kind, ErrorKind::incompatible);
 }
 
-TEST_F(HandshakeTest, OlderTlsIsRefused) {
+TEST_P(HandshakeTest, OlderTlsIsRefused) {
   struct Free {
     void operator()(SSL_CTX* c) const { SSL_CTX_free(c); }
     void operator()(SSL* s) const { SSL_free(s); }
@@ -295,7 +303,8 @@ void connect_with(const std::string& address, const char* algorithm) {
   SSL_read(ssl.get(), &byte, 1);
 }
 
-TEST_F(HandshakeTest, ForeignKeysAndNoCertificateAreRefused) {
+TEST_P(HandshakeTest, ForeignKeysAndNoCertificateAreRefused) {
+  if (!scheme.empty()) GTEST_SKIP() << "OpenSSL's client knows no WebSocket";
   connect_with(host().address(), "EC");
   EXPECT_NE(refusal().message, "");
   connect_with(host().address(), nullptr);
@@ -303,7 +312,7 @@ TEST_F(HandshakeTest, ForeignKeysAndNoCertificateAreRefused) {
   EXPECT_EQ(host().links.size(), 0u);
 }
 
-TEST_F(HandshakeTest, AHostileBackboneIsRefusedByTheWorker) {
+TEST_P(HandshakeTest, AHostileBackboneIsRefusedByTheWorker) {
   // It has the pinned key, but not the secret: it answers a right proof with a wrong one.
   Credentials impostor = nodes_.backbone_credentials();
   impostor.secret = secret_of(1);
@@ -313,7 +322,7 @@ TEST_F(HandshakeTest, AHostileBackboneIsRefusedByTheWorker) {
   EXPECT_EQ(guest.links.size(), 0u);
 }
 
-TEST_F(HandshakeTest, CrowdOfIdlersCannotKeepWorkersOut) {
+TEST_P(HandshakeTest, CrowdOfIdlersCannotKeepWorkersOut) {
   nodes_.knobs.max_handshakes = 4;
   std::vector<std::unique_ptr<RawPeer>> idlers;
   for (int i = 0; i < 12; ++i) idlers.push_back(std::make_unique<RawPeer>(host().address()));
@@ -326,7 +335,7 @@ TEST_F(HandshakeTest, CrowdOfIdlersCannotKeepWorkersOut) {
   guest.dialer.reset();
 }
 
-TEST_F(HandshakeTest, FloodOfCutHandshakesLeavesNoTrace) {
+TEST_P(HandshakeTest, FloodOfCutHandshakesLeavesNoTrace) {
   for (std::uint32_t i = 0; i < 60; ++i) {
     RawPeer peer(host().address());
     switch (i % 4) {

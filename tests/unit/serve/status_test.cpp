@@ -21,7 +21,8 @@ TEST(SwarmStatus, FollowsTheEvents) {
   status.apply(event(R"({"event":"coverage","complete":false,"missing":"layer 0: experts 3-5"})"));
   EXPECT_FALSE(status.complete());
   EXPECT_EQ(status.missing(), "layer 0: experts 3-5");
-  status.apply(event(R"({"event":"worker_joined","name":"w","key":"k","endpoint":"1.2.3.4:5","device":"CPU","experts":"all","held":96})"));
+  status.apply(event(
+      R"({"event":"worker_joined","name":"w","key":"k","endpoint":"1.2.3.4:5","transport":"tcp","device":"CPU","experts":"all","held":96})"));
   status.apply(event(R"({"event":"coverage","complete":true,"missing":""})"));
   status.apply(event(R"({"event":"ready"})"));
   EXPECT_TRUE(status.complete());
@@ -77,9 +78,13 @@ TEST(ParseEvent, NamesWhatIsNotOne) {
 }
 
 TEST(DescribeEvent, DoesNotLetPeersDriveTheTerminal) {
-  const auto text =
-      describe_event({{"event", "worker_joined"}, {"name", "\033]0;x\007evil\n"}, {"endpoint", "e"}, {"device", "d"}, {"experts", "x"}});
-  EXPECT_EQ(text, "worker ?]0;x?evil? joined from e (d; x)");
+  const auto text = describe_event({{"event", "worker_joined"},
+                                    {"name", "\033]0;x\007evil\n"},
+                                    {"endpoint", "e"},
+                                    {"transport", "quic"},
+                                    {"device", "d"},
+                                    {"experts", "x"}});
+  EXPECT_EQ(text, "worker ?]0;x?evil? joined from e by quic (d; x)");
   EXPECT_EQ(describe_event({{"event", "account"}}), "");
 }
 
@@ -150,7 +155,7 @@ TEST(PluginConfig, IsReadByThePluginAsItWasMeant) {
   config.model = "/models/m.gguf";
   config.home = "/home/x";
   config.name = "the backbone";
-  config.listen = "127.0.0.1:7101";
+  config.listen = {"127.0.0.1:7101", "relay://127.0.0.1:7103"};
   config.workers = {"a:1", "[::1]:2"};
   config.mode = "sum";
   config.wire = "f16";

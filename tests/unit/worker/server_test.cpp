@@ -117,7 +117,7 @@ TEST_F(WorkerServer, SumsAndNarrowRows) {
 
 TEST_F(WorkerServer, MergesWhatWaitsForTheSameLayer) {
   ServerOptions options;
-  options.listen = "127.0.0.1:0";
+  options.listen = {"127.0.0.1:0"};
   TestWorker worker(anatomy_, backbone_, "all", options);
   backbone_.dial(worker.server().listen_address());
   backbone_.dial(worker.server().listen_address());
@@ -194,7 +194,7 @@ TEST_F(WorkerServer, RefusesAnswersThatNoFrameCarries) {
 
 TEST_F(WorkerServer, ABrokenProtocolEndsOneLinkOnly) {
   ServerOptions options;
-  options.listen = "127.0.0.1:0";
+  options.listen = {"127.0.0.1:0"};
   options.max_programs = 2;
   TestWorker worker(anatomy_, backbone_, "all", options);
   backbone_.dial(worker.server().listen_address());
@@ -363,7 +363,7 @@ TEST_F(WorkerServer, AWrongListenAddressIsAnError) {
   ServerOptions options;
   options.identity = net::Identity::generate().value();
   options.token = backbone_.token();
-  options.listen = "127.0.0.1:99999";
+  options.listen = {"127.0.0.1:99999"};
   engine::HostOptions host;
   host.experts = {{}};
   host.n_threads = 1;
