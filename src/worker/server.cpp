@@ -13,6 +13,7 @@
 #include "dispatch/dispatcher.h"
 #include "net/driver.h"
 #include "net/endpoint.h"
+#include "net/session_transport.h"
 #include "worker/compute.h"
 #include "worker/delay_line.h"
 #include "worker/job_queue.h"
