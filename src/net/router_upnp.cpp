@@ -16,6 +16,7 @@ namespace linkcpp::net {
 namespace {
 
 namespace ip = boost::asio::ip;
+constexpr int kinds_of_router = 4;          // that the library asks for, one after the other; late answers to the first count as well
 constexpr int only_permanent_leases = 725;  // error code of WANIPConnection: OnlyPermanentLeasesSupported
 constexpr int refused = 606;                // Action not authorized
 
@@ -85,8 +86,9 @@ class UpnpRouter final : public Router {
 
 Result<std::unique_ptr<Router>> find_upnp_router(std::stop_token stop, std::chrono::milliseconds patience) {
   int error = 0;
+  const auto each = patience / kinds_of_router;
   const std::unique_ptr<UPNPDev, void (*)(UPNPDev*)> devices(
-      upnpDiscover(static_cast<int>(patience.count()), nullptr, nullptr, UPNP_LOCAL_PORT_ANY, 0, 2, &error), freeUPNPDevlist);
+      upnpDiscover(static_cast<int>(each.count()), nullptr, nullptr, UPNP_LOCAL_PORT_ANY, 0, 2, &error), freeUPNPDevlist);
   if (stop.stop_requested()) return fail(ErrorKind::unavailable, "looking for a router was ended");
   if (!devices) return fail(ErrorKind::not_found, "no router answers by UPnP");
   auto router = std::make_unique<UpnpRouter>();
