@@ -90,8 +90,9 @@ int run(const DoctorOptions& options) {
     findings->backbone = net::short_name(*questions->credentials->expected_peer);
   }
   const auto advice = doctor::advise(*findings);
-  const std::string text = options.json ? doctor::to_json(*findings, advice).dump(2, ' ', false, nlohmann::json::error_handler_t::replace) + "\n"
-                                        : doctor::to_text(*findings, advice);
+  const std::string text = options.json
+                               ? doctor::to_json(*findings, advice).dump(2, ' ', false, nlohmann::json::error_handler_t::replace) + "\n"
+                               : doctor::to_text(*findings, advice);
   std::fputs(text.c_str(), stdout);
   return doctor::something_broken(advice) ? 1 : 0;
 }
@@ -101,23 +102,29 @@ int run(const DoctorOptions& options) {
 void setup_doctor(CLI::App& root, Action& chosen) {
   auto o = std::make_shared<DoctorOptions>();
   auto* command = root.add_subcommand("doctor", "Say what can be reached from here, how and why, and what to do about the rest");
-  command->add_option("--token,--join", o->token, "Join token: checks each of its addresses as a worker would dial it")->envname("LINKCPP_TOKEN");
+  command->add_option("--token,--join", o->token, "Join token: checks each of its addresses as a worker would dial it")
+      ->envname("LINKCPP_TOKEN");
   command->add_option("--token-file", o->token_file, "Read the join token from this file");
   command->add_option("--address", o->addresses, "Check this instead of the token's addresses; may be repeated");
-  command->add_option("--worker", o->workers, "On a backbone: a worker that listens, as `linkcpp serve --worker` dials it; may be repeated");
+  command->add_option("--worker", o->workers,
+                      "On a backbone: a worker that listens, as `linkcpp serve --worker` dials it; may be repeated");
   command->add_option("--relay", o->relays, "relay://HOST:PORT to check; may be repeated. Those of the token are checked anyway")
       ->envname("LINKCPP_DOCTOR_RELAY");
-  command->add_option("--stun", o->stun, "HOST:PORT of a STUN server (UDP); may be repeated. Relays and nodes of the token are asked anyway")
+  command
+      ->add_option("--stun", o->stun, "HOST:PORT of a STUN server (UDP); may be repeated. Relays and nodes of the token are asked anyway")
       ->envname("LINKCPP_DOCTOR_STUN");
-  auto* backbone = command
-                       ->add_option("--backbone", o->backbone,
-                                    "The backbone's admin endpoint: shows how its workers are connected; or 'none'. The default may be absent")
-                       ->envname("LINKCPP_DOCTOR_BACKBONE")
-                       ->capture_default_str();
+  auto* backbone =
+      command
+          ->add_option("--backbone", o->backbone,
+                       "The backbone's admin endpoint: shows how its workers are connected; or 'none'. The default may be absent")
+          ->envname("LINKCPP_DOCTOR_BACKBONE")
+          ->capture_default_str();
   command->add_flag("--no-router", o->no_router, "Do not ask the router whether it opens ports (takes up to some seconds)");
-  command->add_option("--home", o->home, "Folder of this node's key (default: $LINKCPP_HOME, else ~/.config/linkcpp)")->envname("LINKCPP_HOME");
+  command->add_option("--home", o->home, "Folder of this node's key (default: $LINKCPP_HOME, else ~/.config/linkcpp)")
+      ->envname("LINKCPP_HOME");
   command->add_option("--timeout", o->timeout_s, "Seconds for each question")->check(CLI::Range(0.1, 120.0))->capture_default_str();
-  command->add_flag("--json", o->json, "Print a JSON object: ok, addresses, nat, router, token, workers, relays, choice, expect, swarm, advice");
+  command->add_flag("--json", o->json,
+                    "Print a JSON object: ok, addresses, nat, router, token, workers, relays, choice, expect, swarm, advice");
   command->footer(
       "  linkcpp doctor --token TOKEN                     on a worker that cannot join: which address fails, and why\n"
       "  linkcpp doctor --relay relay://A:7103 --relay relay://B:7103    which NAT is before this machine\n"
@@ -129,8 +136,10 @@ void setup_doctor(CLI::App& root, Action& chosen) {
       "meet at a relay. Telling these apart takes two servers at different addresses: relays, backbones that listen, or any STUN server.\n"
       "What a filter lets in, and whether a firewall before a public address is open, cannot be seen from here; the output says so.\n\n"
       "Exit code 0: everything that was asked about works (of a token's addresses one is enough). 1: something is broken: no address of\n"
-      "the token works, a worker or relay is not reachable, somebody with another key answers, experts are missing, or the backbone that was\n"
-      "named does not answer. UDP that is blocked, or a NAT that cannot be punched through, is a hint, not a failure: links then use TCP or\n"
+      "the token works, a worker or relay is not reachable, somebody with another key answers, experts are missing, or the backbone that "
+      "was\n"
+      "named does not answer. UDP that is blocked, or a NAT that cannot be punched through, is a hint, not a failure: links then use TCP "
+      "or\n"
       "a relay. 2: wrong usage.");
   command->callback([o, backbone, &chosen] {
     o->backbone_named = backbone->count() > 0 && o->backbone != "none";

@@ -35,7 +35,8 @@ class Adviser {
     for (const FamilyFinding& family : findings_.families) nat(family);
     router();
     swarm();
-    if (advice_.empty()) say(Level::hint, "nothing was asked about: name a join token (--token), relays (--relay) or STUN servers (--stun)");
+    if (advice_.empty())
+      say(Level::hint, "nothing was asked about: name a join token (--token), relays (--relay) or STUN servers (--stun)");
     std::ranges::stable_sort(advice_, std::greater{}, &Advice::level);
     return std::move(advice_);
   }
@@ -47,10 +48,9 @@ class Adviser {
     if (findings_.token.empty()) return;
     const bool works = std::ranges::any_of(findings_.token, any_works);
     for (const Destination& to : findings_.token) {
-      for (const Way& way : to.ways) {
-        if (refused(way)) say(Level::broken, refusal(way));
-      }
-      if (any_works(to)) {
+      if (const auto refusal = std::ranges::find_if(to.ways, refused); refusal != to.ways.end()) {
+        say(Level::broken, refusal_words(*refusal));
+      } else if (any_works(to)) {
         quic_of(to);
       } else if (works) {
         say(Level::hint, std::format("{} does not work from here; another address of the token does. {}", to.address, reason(to)));
@@ -59,7 +59,7 @@ class Adviser {
       }
     }
     if (works) return say(Level::good, "the backbone can be reached with this token");
-    if (std::ranges::none_of(findings_.token, &Destination::global)) {
+    if (std::ranges::none_of(findings_.token, [](const Destination& to) { return to.global || tcp_reaches(to); })) {
       say(Level::broken,
           "the token names only private addresses, which mean something in the backbone's own network alone: make one there with `linkcpp "
           "token --address HOST:PORT`, with an address that is reachable from here, or with a relay's");
@@ -67,8 +67,8 @@ class Adviser {
   }
 
   void destination(const Destination& to, const char* what) {
-    for (const Way& way : to.ways) {
-      if (refused(way)) return say(Level::broken, refusal(way));
+    if (const auto refusal = std::ranges::find_if(to.ways, refused); refusal != to.ways.end()) {
+      return say(Level::broken, refusal_words(*refusal));
     }
     if (!any_works(to)) return say(Level::broken, std::format("{} {} does not work: {}", what, to.address, reason(to)));
     quic_of(to);
@@ -80,15 +80,17 @@ class Adviser {
     const Way* quic = find_way(to, "quic");
     if (quic == nullptr || quic->works() || !any_works(to)) return;
     if (udp_blocked()) return;  // said once for all
-    say(Level::hint, std::format("TCP to {} works, but UDP to the same port is not answered: open the UDP port as well, on the firewall there or "
-                                 "here; until then links use TCP, which suffers more from loss",
-                                 to.address));
+    say(Level::hint,
+        std::format("TCP to {} works, but UDP to the same port is not answered: open the UDP port as well, on the firewall there or "
+                    "here; until then links use TCP, which suffers more from loss",
+                    to.address));
   }
 
-  [[nodiscard]] static std::string refusal(const Way& way) {
-    return std::format("{} answers, but is not whom it should be, or does not accept this node: {}. Is the token the backbone's newest "
-                       "(`linkcpp token` there), and is the address still the backbone's?",
-                       way.address, way.error->message);
+  [[nodiscard]] static std::string refusal_words(const Way& way) {
+    return std::format(
+        "{} answers, but is not whom it should be, or does not accept this node: {}. Is the token the backbone's newest "
+        "(`linkcpp token` there), and is the address still the backbone's?",
+        way.address, way.error->message);
   }
 
   [[nodiscard]] static std::string reason(const Destination& to) {
@@ -110,7 +112,8 @@ class Adviser {
       return say(Level::broken, std::format("the relay {} is there, but does not let this node in: {}", one.address, one.error->message));
     }
     if (!one.asked_in) {
-      return say(Level::hint, std::format("the relay {} is there; whether it lets this swarm in is not known without --token", one.address));
+      return say(Level::hint,
+                 std::format("the relay {} is there; whether it lets this swarm in is not known without --token", one.address));
     }
     say(Level::good, std::format("the relay {} lets this node in", one.address));
   }
@@ -133,13 +136,16 @@ class Adviser {
         no_udp(family, name);
         break;
       case NatKind::symmetric:
-        say(Level::hint, std::format("{}UDP leaves, but your NAT gives each peer another port (symmetric): peers behind a symmetric NAT reach you by "
-                                     "relay only, and those behind a port-restricted one as well. Forward a UDP port to this machine, or run the "
-                                     "backbone on a public machine",
-                                     name));
+        say(Level::hint,
+            std::format("{}UDP leaves, but your NAT gives each peer another port (symmetric): peers behind a symmetric NAT reach you by "
+                        "relay only, and those behind a port-restricted one as well. Forward a UDP port to this machine, or run the "
+                        "backbone on a public machine",
+                        name));
         break;
       case NatKind::cone:
-        say(Level::good, std::format("{}your NAT keeps its mappings (cone): peers reach you directly by hole punching, unless theirs is symmetric", name));
+        say(Level::good,
+            std::format("{}your NAT keeps its mappings (cone): peers reach you directly by hole punching, unless theirs is symmetric",
+                        name));
         break;
       case NatKind::open:
         say(Level::good, std::format("{}no NAT stands before this machine: peers reach it directly, if no firewall forbids it", name));
@@ -149,17 +155,19 @@ class Adviser {
         break;
     }
     if (family.nat.carrier_grade) {
-      say(Level::hint, std::format("your provider translates addresses as well ({}): a port that your own router opens leads nowhere. Ask the provider "
-                                   "for IPv6 or a public address, or use a relay",
-                                   family.nat.carrier_why));
+      say(Level::hint,
+          std::format("your provider translates addresses as well ({}): a port that your own router opens leads nowhere. Ask the provider "
+                      "for IPv6 or a public address, or use a relay",
+                      family.nat.carrier_why));
     }
   }
 
   void no_udp(const FamilyFinding& family, const char* name) {
     if (tcp_leaves()) {
-      return say(Level::hint, std::format("{}UDP does not get out of here, or its answers do not get in: {} though TCP works. No QUIC and no direct "
-                                          "paths then: TCP to public machines, the relay for all others. Let UDP out on the firewall here",
-                                          name, family.nat.why));
+      return say(Level::hint,
+                 std::format("{}UDP does not get out of here, or its answers do not get in: {} though TCP works. No QUIC and no direct "
+                             "paths then: TCP to public machines, the relay for all others. Let UDP out on the firewall here",
+                             name, family.nat.why));
     }
     say(Level::hint, std::format("{}{}: UDP is blocked, or none of them is there", name, family.nat.why));
   }
@@ -184,8 +192,9 @@ class Adviser {
     if (!swarm.missing.empty()) say(Level::broken, std::format("experts that no worker holds now: {}", swarm.missing));
     for (const WorkerFinding& worker : swarm.workers) {
       if (worker.state == "left" || worker.transport != "relay") continue;
-      say(Level::hint, std::format("worker {} is connected through a relay, which makes each token slower: run `linkcpp doctor` there to see why",
-                                   worker.name));
+      say(Level::hint,
+          std::format("worker {} is connected through a relay, which makes each token slower: run `linkcpp doctor` there to see why",
+                      worker.name));
     }
   }
 
@@ -250,7 +259,9 @@ std::vector<std::string> expectations(const Examination& findings) {
   const NatKind own = findings.families.front().nat.kind;
   if (own == NatKind::unknown) return {};
   std::vector<std::string> lines;
-  for (const auto& [kind, who] : {std::pair(NatKind::open, "public"), {NatKind::cone, "behind a cone NAT"}, {NatKind::symmetric, "behind a symmetric NAT"},
+  for (const auto& [kind, who] : {std::pair(NatKind::open, "public"),
+                                  {NatKind::cone, "behind a cone NAT"},
+                                  {NatKind::symmetric, "behind a symmetric NAT"},
                                   {NatKind::no_udp, "without UDP"}}) {
     lines.push_back(std::format("peers {}: {}", who, net::direct_chance_words(net::direct_chance(own, kind))));
   }

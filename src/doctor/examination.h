@@ -17,8 +17,8 @@ inline double milliseconds(Nanoseconds time) { return std::chrono::duration<doub
 
 /// One transport to an address, tried with this node's real identity.
 struct Way {
-  std::string address;    ///< "quic://192.0.2.1:7101"
-  std::string transport;  ///< "tcp", "quic", "ws", "wss", "relay"
+  std::string address;                    ///< "quic://192.0.2.1:7101"
+  std::string transport;                  ///< "tcp", "quic", "ws", "wss", "relay"
   std::optional<Nanoseconds> connected;   ///< TCP's handshake took so long; none: it did not succeed, or this is QUIC
   std::optional<Nanoseconds> round_trip;  ///< of the authenticated link
   std::optional<Error> error;             ///< why there is no link

@@ -122,7 +122,8 @@ std::string joined(const std::vector<std::string>& parts) {
 std::string way_words(const Way& way) {
   const std::string tcp = way.connected && way.transport != "quic" ? std::format("TCP in {:.1f} ms", milliseconds(*way.connected)) : "";
   if (way.error) return std::format("no link{}: {}", tcp.empty() ? "" : ", " + tcp, way.error->message);
-  const std::string link = way.round_trip && way.round_trip->count() > 0 ? std::format("round trip {:.1f} ms", milliseconds(*way.round_trip)) : "";
+  const std::string link =
+      way.round_trip && way.round_trip->count() > 0 ? std::format("round trip {:.1f} ms", milliseconds(*way.round_trip)) : "";
   return std::format("works{}{}{}{}", tcp.empty() && link.empty() ? "" : ": ", tcp, !tcp.empty() && !link.empty() ? ", " : "", link);
 }
 
@@ -132,7 +133,8 @@ void show_machine(Page& page, const Examination& findings) {
   if (findings.families.empty()) page.line("NAT", "not known: no server was asked from where it sees this machine");
   for (const FamilyFinding& family : findings.families) {
     const net::NatVerdict& nat = family.nat;
-    page.line(family.v6 ? "UDP, IPv6" : "UDP, IPv4", nat.answered == 0 ? "no answer" : std::format("leaves: {} of {} servers answer", nat.answered, nat.asked));
+    page.line(family.v6 ? "UDP, IPv6" : "UDP, IPv4",
+              nat.answered == 0 ? "no answer" : std::format("leaves: {} of {} servers answer", nat.answered, nat.asked));
     if (nat.kind != net::NatKind::no_udp) page.line(family.v6 ? "NAT, IPv6" : "NAT, IPv4", nat.why);
     if (nat.carrier_grade) page.more("behind a NAT of the provider: " + nat.carrier_why);
     for (const std::string& one : nat.not_known) page.more("not known: " + one);
@@ -146,7 +148,8 @@ void show_machine(Page& page, const Examination& findings) {
 
 void show_destinations(Page& page, const std::vector<Destination>& destinations) {
   for (const Destination& to : destinations) {
-    for (const Way& way : to.ways) page.line(way.transport, std::format("{}  {}", to.any_transport ? way.address : to.address, way_words(way)));
+    for (const Way& way : to.ways)
+      page.line(way.transport, std::format("{}  {}", to.any_transport ? way.address : to.address, way_words(way)));
   }
 }
 

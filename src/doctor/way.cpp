@@ -45,7 +45,8 @@ struct Outcome {
   std::size_t attempts = 0;
 };
 
-asio::awaitable<void> dial(asio::io_context& context, Way& way, net::Credentials credentials, std::chrono::milliseconds limit, std::size_t attempts) {
+asio::awaitable<void> dial(asio::io_context& context, Way& way, net::Credentials credentials, std::chrono::milliseconds limit,
+                           std::size_t attempts) {
   const auto outcome = std::make_shared<Outcome>(context);
   net::LinkKnobs knobs;
   knobs.handshake_deadline = limit;
@@ -100,7 +101,8 @@ asio::awaitable<Result<Nanoseconds>> time_tcp(asio::io_context& context, net::En
   co_return fail(ErrorKind::timeout, "no answer by TCP within {} ms", limit.count());
 }
 
-asio::awaitable<Way> try_way(asio::io_context& context, net::Address address, net::Credentials credentials, std::chrono::milliseconds limit) {
+asio::awaitable<Way> try_way(asio::io_context& context, net::Address address, net::Credentials credentials,
+                             std::chrono::milliseconds limit) {
   Way way{.address = address.scheme == net::Scheme::tcp ? "tcp://" + address.endpoint.text() : address.text(),
           .transport = std::string(net::scheme_name(address.scheme))};
   if (address.scheme != net::Scheme::quic) {

@@ -18,6 +18,7 @@ boost::asio::awaitable<Way> try_way(boost::asio::io_context& context, net::Addre
                                     std::chrono::milliseconds limit);
 
 /// How long TCP's handshake takes; the first of the host's addresses that answers.
-boost::asio::awaitable<Result<Nanoseconds>> time_tcp(boost::asio::io_context& context, net::Endpoint where, std::chrono::milliseconds limit);
+boost::asio::awaitable<Result<Nanoseconds>> time_tcp(boost::asio::io_context& context, net::Endpoint where,
+                                                     std::chrono::milliseconds limit);
 
 }  // namespace linkcpp::doctor

@@ -17,7 +17,9 @@ bool in_v4(const ip::address& address, std::uint32_t network, int bits) {
   return address.is_v4() && (address.to_v4().to_uint() >> (32 - bits)) == (network >> (32 - bits));
 }
 
-bool is_own(const ip::address& address, std::span<const ip::address> own) { return std::ranges::find(own, address) != own.end(); }
+bool is_own(const ip::address& address, std::span<const ip::address> own) {
+  return address.is_loopback() || std::ranges::find(own, address) != own.end();
+}
 
 Sights answers_of(std::span<const StunSight> sights) {
   Sights answered;

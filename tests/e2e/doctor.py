@@ -84,6 +84,13 @@ def token_of(home, *addresses):
     return subprocess.run([LINKCPP, "token", "--home", home, *more], check=True, capture_output=True, text=True, env=ENV).stdout.strip()
 
 
+def backbone_at(home, address, before=()):
+    """One that accepts workers and waits for more of them."""
+    backbone = Process("backbone", [*before, BENCH, "ask", "--home", home, "--listen", address, "--links", "99"])
+    backbone.wait_for("^listening on ")
+    return backbone
+
+
 def test_names_the_nat():
     def test(folder):
         relays = [Relay(folder, f"{address_of(name)}:7103", name, inside(name)) for name in ("one", "two")]
@@ -114,9 +121,8 @@ def test_udp_that_is_blocked():
         relay = Relay(folder, f"{address_of('one')}:7103", "one", inside("one"))
         home = os.path.join(folder, "backbone")
         token = token_of(home, f"{address_of('public')}:7101")
-        backbone = Process("backbone", [*inside("public"), BENCH, "serve", "--home", home, "--listen", f"{address_of('public')}:7101"])
+        backbone = backbone_at(home, f"{address_of('public')}:7101", inside("public"))
         try:
-            backbone.wait_for("^ready ")
             said = doctor("--token", token, before=inside("mute"))
             assert said["nat"][0]["kind"] == "no-udp" and said["choice"]["transport"] == "tcp", said
             assert "UDP does not get out" in words(said, "hint"), said
@@ -133,14 +139,13 @@ def test_udp_that_is_blocked():
 def test_a_relay_that_is_not_there():
     with tempfile.TemporaryDirectory(prefix="linkcpp-e2e-") as folder:
         relay = Relay(folder, f"127.0.0.1:{free_port()}", "relay")
-        gone = f"relay://127.0.0.1:{free_port()}"
+        gone, backbone = f"relay://127.0.0.1:{free_port()}", None
         try:
             said = doctor("--relay", relay.address, "--relay", gone, code=1)
             assert f"the relay {gone} is not reachable" in words(said, "broken"), said
             assert "not known without --token" in words(said, "hint"), said
             home = os.path.join(folder, "backbone")
-            backbone = Process("backbone", [BENCH, "serve", "--home", home, "--listen", relay.address])
-            backbone.wait_for("^ready ")
+            backbone = backbone_at(home, relay.address)
             said = doctor("--token", token_of(home, relay.address))
             assert said["relays"][0]["rtt_ms"] > 0 and said["choice"]["transport"] == "relay", said
             # As somebody else's swarm.
@@ -149,8 +154,9 @@ def test_a_relay_that_is_not_there():
             wrong = f"relay://{'a' * 51}q@{relay.address.removeprefix('relay://')}"
             said = doctor("--relay", wrong, "--token", token_of(home, relay.address), code=1)
             assert "its key is" in words(said, "broken"), said
-            backbone.stop()
         finally:
+            if backbone:
+                backbone.stop()
             relay.stop()
 
 
@@ -158,9 +164,8 @@ def test_a_wrong_key():
     with tempfile.TemporaryDirectory(prefix="linkcpp-e2e-") as folder:
         at = f"127.0.0.1:{free_port()}"
         home, other = os.path.join(folder, "backbone"), os.path.join(folder, "other")
-        backbone = Process("backbone", [BENCH, "serve", "--home", home, "--listen", at])
+        backbone = backbone_at(home, at)
         try:
-            backbone.wait_for("^ready ")
             assert doctor("--token", token_of(home, at))["choice"]["transport"] == "tcp"
             said = doctor("--token", token_of(other, at), code=1)
             assert "not whom it should be" in words(said, "broken") and said["choice"] is None, said
