@@ -65,7 +65,7 @@ void judge_mapping(NatVerdict& verdict, const Sights& answers) {
     verdict.why =
         std::format("a symmetric NAT: {} servers see {} different addresses of one socket (its mapping depends on {})", answers.size(),
                     std::set(std::from_range, std::views::transform(answers, [](const auto& s) { return *s.seen; })).size(),
-                    depends_on_port(answers) ? "address and port" : "the address");
+                    depends_on_port(answers) ? "address and port" : "the destination");
     return;
   }
   if (answers.size() == 1) {
