@@ -47,15 +47,15 @@ class Router {
 };
 
 /// Looks for a router. `not_found`, in words, if there is none that understands the protocol; `unavailable` if it was stopped.
-using FindRouter = std::function<Result<std::unique_ptr<Router>>(std::stop_token stop, std::chrono::milliseconds patience)>;
+using FindRouter = std::function<Result<std::unique_ptr<Router>>(const std::stop_token& stop, std::chrono::milliseconds patience)>;
 
 /// NAT-PMP (RFC 6886), which routers with PCP (RFC 6887) understand as a rule. Asks the default gateway, or `gateway`.
-Result<std::unique_ptr<Router>> find_natpmp_router(std::stop_token stop, std::chrono::milliseconds patience);
-Result<std::unique_ptr<Router>> find_natpmp_router(std::stop_token stop, std::chrono::milliseconds patience,
+Result<std::unique_ptr<Router>> find_natpmp_router(const std::stop_token& stop, std::chrono::milliseconds patience);
+Result<std::unique_ptr<Router>> find_natpmp_router(const std::stop_token& stop, std::chrono::milliseconds patience,
                                                    const boost::asio::ip::address_v4& gateway);
 /// UPnP, by multicast.
-Result<std::unique_ptr<Router>> find_upnp_router(std::stop_token stop, std::chrono::milliseconds patience);
+Result<std::unique_ptr<Router>> find_upnp_router(const std::stop_token& stop, std::chrono::milliseconds patience);
 /// The one, then the other. The error has both reasons.
-Result<std::unique_ptr<Router>> find_any_router(std::stop_token stop, std::chrono::milliseconds patience);
+Result<std::unique_ptr<Router>> find_any_router(const std::stop_token& stop, std::chrono::milliseconds patience);
 
 }  // namespace linkcpp::net

@@ -6,6 +6,7 @@
 #include <cerrno>
 #include <cstring>
 #include <optional>
+#include <tuple>
 #include <utility>
 
 #include "net/router.h"
@@ -77,7 +78,7 @@ class NatPmpRouter final : public Router {
   }
 
   /// Even when everything shall end: that is when it is needed.
-  void close(const PortWish& wish, const PortGrant& /*grant*/) override { (void)map(wish, 0, std::chrono::seconds(0), false); }
+  void close(const PortWish& wish, const PortGrant& /*grant*/) override { std::ignore = map(wish, 0, std::chrono::seconds(0), false); }
 
  private:
   Result<natpmpresp_t> map(const PortWish& wish, std::uint16_t outside, std::chrono::seconds lease, bool stoppable) {
@@ -112,9 +113,9 @@ class NatPmpRouter final : public Router {
   std::stop_token stop_;
 };
 
-Result<std::unique_ptr<Router>> find(std::stop_token stop, std::chrono::milliseconds patience,
+Result<std::unique_ptr<Router>> find(const std::stop_token& stop, std::chrono::milliseconds patience,
                                      const std::optional<ip::address_v4>& gateway) {
-  auto router = std::make_unique<NatPmpRouter>(std::move(stop));
+  auto router = std::make_unique<NatPmpRouter>(stop);
   if (auto begun = router->begin(gateway); !begun) return pass(begun);
   // One that understands the protocol answers this.
   if (auto outside = router->outside_within(patience); !outside) return pass(outside);
@@ -123,13 +124,13 @@ Result<std::unique_ptr<Router>> find(std::stop_token stop, std::chrono::millisec
 
 }  // namespace
 
-Result<std::unique_ptr<Router>> find_natpmp_router(std::stop_token stop, std::chrono::milliseconds patience) {
-  return find(std::move(stop), patience, std::nullopt);
+Result<std::unique_ptr<Router>> find_natpmp_router(const std::stop_token& stop, std::chrono::milliseconds patience) {
+  return find(stop, patience, std::nullopt);
 }
 
-Result<std::unique_ptr<Router>> find_natpmp_router(std::stop_token stop, std::chrono::milliseconds patience,
+Result<std::unique_ptr<Router>> find_natpmp_router(const std::stop_token& stop, std::chrono::milliseconds patience,
                                                    const ip::address_v4& gateway) {
-  return find(std::move(stop), patience, gateway);
+  return find(stop, patience, gateway);
 }
 
 }  // namespace linkcpp::net

@@ -84,7 +84,7 @@ class UpnpRouter final : public Router {
 
 }  // namespace
 
-Result<std::unique_ptr<Router>> find_upnp_router(std::stop_token stop, std::chrono::milliseconds patience) {
+Result<std::unique_ptr<Router>> find_upnp_router(const std::stop_token& stop, std::chrono::milliseconds patience) {
   int error = 0;
   const auto each = patience / kinds_of_router;
   const std::unique_ptr<UPNPDev, void (*)(UPNPDev*)> devices(

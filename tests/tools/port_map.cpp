@@ -17,7 +17,7 @@ void print(const nlohmann::json& line) {
 }
 
 net::FindRouter finder(const std::string& protocol) {
-  using Find = Result<std::unique_ptr<net::Router>> (*)(std::stop_token, std::chrono::milliseconds);
+  using Find = Result<std::unique_ptr<net::Router>> (*)(const std::stop_token&, std::chrono::milliseconds);
   if (protocol == "natpmp") return static_cast<Find>(net::find_natpmp_router);
   if (protocol == "upnp") return net::find_upnp_router;
   return net::find_any_router;
