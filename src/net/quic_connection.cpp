@@ -213,6 +213,7 @@ Result<> QuicConnection::tie(SslPtr ssl, bool server) {
   const int configured =
       server ? ngtcp2_crypto_ossl_configure_server_session(ssl_.get()) : ngtcp2_crypto_ossl_configure_client_session(ssl_.get());
   if (configured != 0 || ngtcp2_crypto_ossl_ctx_new(&crypto_, ssl_.get()) != 0) return tls_broken("start TLS inside QUIC");
+  QuicTls::allow_early_data(ssl_.get());
   SSL_set_app_data(ssl_.get(), &ref_);
   QuicTlsUser::attach(ssl_.get(), this);
   ngtcp2_conn_set_tls_native_handle(quic_.get(), crypto_);
@@ -351,6 +352,7 @@ void QuicConnection::rejected_early_data() {
   incoming_ = {};
   auto frames = std::exchange(early_, {});
   if (SSL_session_reused(ssl_.get()) == 1) {
+    incoming_.set_limit(wire::max_frame_body);  // the peer stays the one that was proved before
     for (auto& frame : frames) outgoing_.push(std::move(frame));
   } else {
     may_send_ = false;
