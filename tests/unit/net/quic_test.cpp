@@ -276,6 +276,8 @@ TEST(QuicTest, AResumedLinkIsHeardBeforeAnAnswerHasCome) {
   std::atomic<bool> answers = true;
   QuicLinked linked([&](bool to_server, ByteSpan, std::size_t) { return to_server || answers ? 1 : 0; });
   leave_with_ticket(linked);
+  linked.link();  // resumed itself: it gives a ticket too
+  leave_with_ticket(linked);
   answers = false;
   linked.guest->dial(linked.address(), [](const LinkPtr& link) { link->send(free_frame(3000, 42)); });
   auto backbone = linked.host->links.take();
