@@ -23,6 +23,7 @@ void setup_slice(CLI::App& root, Action& chosen);
 void setup_fetch(CLI::App& root, Action& chosen);
 void setup_share(CLI::App& root, Action& chosen);
 void setup_relay(CLI::App& root, Action& chosen);
+void setup_doctor(CLI::App& root, Action& chosen);
 void setup_bench(CLI::App& root, Action& chosen);
 void setup_gate(CLI::App& root, Action& chosen);
 /// Hidden: one run of the gate, in a process of its own.

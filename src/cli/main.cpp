@@ -76,6 +76,7 @@ int run(std::vector<std::string> arguments) {
   setup_fetch(app, chosen);
   setup_share(app, chosen);
   setup_relay(app, chosen);
+  setup_doctor(app, chosen);
   setup_bench(app, chosen);
   setup_gate(app, chosen);
   setup_gate_run(app, chosen);

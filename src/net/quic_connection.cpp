@@ -213,6 +213,7 @@ Result<> QuicConnection::tie(SslPtr ssl, bool server) {
   const int configured =
       server ? ngtcp2_crypto_ossl_configure_server_session(ssl_.get()) : ngtcp2_crypto_ossl_configure_client_session(ssl_.get());
   if (configured != 0 || ngtcp2_crypto_ossl_ctx_new(&crypto_, ssl_.get()) != 0) return tls_broken("start TLS inside QUIC");
+  QuicTls::allow_early_data(ssl_.get());
   SSL_set_app_data(ssl_.get(), &ref_);
   QuicTlsUser::attach(ssl_.get(), this);
   ngtcp2_conn_set_tls_native_handle(quic_.get(), crypto_);
@@ -351,6 +352,7 @@ void QuicConnection::rejected_early_data() {
   incoming_ = {};
   auto frames = std::exchange(early_, {});
   if (SSL_session_reused(ssl_.get()) == 1) {
+    incoming_.set_limit(wire::max_frame_body);  // the peer stays the one that was proved before
     for (auto& frame : frames) outgoing_.push(std::move(frame));
   } else {
     may_send_ = false;
@@ -592,6 +594,7 @@ void QuicConnection::step() {
       state_ = State::proving;
       proof_checked_ = false;
     }
+    if (state_ == State::open && !error && give_ticket()) pump();
   }
   if (error && can_check) {  // perhaps the peer said why before it closed
     if (const auto checked = check_proofs(); !checked) error = checked.error();
@@ -677,6 +680,17 @@ void QuicConnection::prove() {
   asio::post(common_.strand, [self = shared_from_this()] { self->opened(); });
 }
 
+/// For the next time. The token lets the peer be answered at length at once; the ticket also lets it speak at once. A resumed connection is
+/// open before its handshake is complete, and OpenSSL gives no ticket before that.
+bool QuicConnection::give_ticket() {
+  if (!server_ || !handshake_complete_ || ticket_given_) return false;
+  ticket_given_ = true;
+  if (const auto hub = common_.hub.lock()) hub->give_token(quic_.get(), remote_);
+  SSL_new_session_ticket(ssl_.get());
+  SSL_do_handshake(ssl_.get());
+  return true;
+}
+
 /// The peer is authenticated.
 void QuicConnection::opened() {
   if (state_ == State::open || state_ == State::leaving || state_ == State::finished) return;
@@ -689,12 +703,7 @@ void QuicConnection::opened() {
     if (!early_data_) {
       close_timer_.cancel();
       ngtcp2_conn_extend_max_offset(quic_.get(), full_window - first_window);
-      if (server_) {
-        // For the next time. The token lets the peer be answered at length at once; the ticket also lets it speak at once.
-        if (const auto hub = common_.hub.lock()) hub->give_token(quic_.get(), remote_);
-        SSL_new_session_ticket(ssl_.get());
-        SSL_do_handshake(ssl_.get());
-      }
+      give_ticket();
       pump();
     }
   }

@@ -113,6 +113,7 @@ class QuicConnection final : public Connection, public QuicTlsUser, public std::
   [[nodiscard]] bool all_arrived() const { return outgoing_.all_acknowledged() && held_.empty(); }
   [[nodiscard]] Error describe(int code);
   Result<> send_proof();
+  bool give_ticket();  ///< whether there is something to send now
   void keys_arrived();
   void handshake_done();
   void rejected_early_data();
@@ -153,6 +154,7 @@ class QuicConnection final : public Connection, public QuicTlsUser, public std::
   std::optional<Error> close_reason_;
   std::vector<std::uint8_t> token_;
   bool server_ = false, resumed_ = false, early_data_ = false, can_prove_ = false, proof_sent_ = false, handshake_complete_ = false;
+  bool ticket_given_ = false;
   bool may_send_ = false;  ///< frames of the user may travel
   bool closing_ = false, wrong_peer_ = false, bad_certificate_ = false, forgotten_ = false;
   std::optional<PeerKey> seen_key_;

@@ -97,7 +97,6 @@ Result<SslPtr> QuicTls::server() {
   SslPtr ssl(SSL_new(server_.get()), SSL_free);
   if (!ssl) return tls_broken("start a QUIC connection");
   SSL_set_accept_state(ssl.get());
-  SSL_set_quic_tls_early_data_enabled(ssl.get(), 1);
   return ssl;
 }
 
@@ -109,11 +108,14 @@ Result<SslPtr> QuicTls::client(const Resumption* resume) {
     return tls_broken("start a QUIC connection");
   }
   SSL_set_connect_state(ssl.get());
-  if (resume != nullptr && resume->session && SSL_set_session(ssl.get(), resume->session.get()) == 1 &&
-      SSL_SESSION_get_max_early_data(resume->session.get()) > 0) {
-    SSL_set_quic_tls_early_data_enabled(ssl.get(), 1);
-  }
+  if (resume != nullptr && resume->session) SSL_set_session(ssl.get(), resume->session.get());
   return ssl;
+}
+
+void QuicTls::allow_early_data(SSL* ssl) {
+  const SSL_SESSION* session = SSL_get_session(ssl);
+  const bool server = SSL_is_server(ssl) == 1;
+  if (server || (session != nullptr && SSL_SESSION_get_max_early_data(session) > 0)) SSL_set_quic_tls_early_data_enabled(ssl, 1);
 }
 
 std::optional<Resumption> QuicTls::take(const std::string& address) {

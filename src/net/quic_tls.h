@@ -41,6 +41,8 @@ class QuicTls {
   /// A connection's SSL object, not yet tied to ngtcp2. `resume`: for clients.
   Result<SslPtr> server();
   Result<SslPtr> client(const Resumption* resume);
+  /// Once ngtcp2 has tied it to QUIC; OpenSSL refuses before that.
+  static void allow_early_data(ssl_st* ssl);
 
   [[nodiscard]] const std::optional<PeerKey>& expected_peer() const { return expected_peer_; }
 

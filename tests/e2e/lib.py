@@ -265,22 +265,25 @@ class Table:
         return holds
 
     def markdown(self):
-        lines = [f"### {self.title}", "", "| " + " | ".join(self.columns) + " |", "|" + "---|" * len(self.columns)]
+        lines = [f"### {self.title}", "", f"`{self.command()}`", "", "| " + " | ".join(self.columns) + " |", "|" + "---|" * len(self.columns)]
         lines += ["| " + " | ".join(row) + " |" for row in self.rows]
         if self.notes:
             lines += [""] + self.notes
         lines += [f"\nNOT MET: {text}" for text in self.failures]
         return "\n".join(lines)
 
+    def command(self):
+        return f"scripts/measure {self.name}" + (" --quick" if quick else "") + (" --full" if full else "")
+
     def json(self):
-        return {"name": self.name, "title": self.title, "columns": self.columns, "rows": self.rows, "notes": self.notes,
+        return {"name": self.name, "title": self.title, "command": self.command(), "columns": self.columns, "rows": self.rows, "notes": self.notes,
                 "not_met": self.failures}
 
 
-def finish(table):
-    """Ends a script that made one table."""
-    print(table.markdown())
-    sys.exit(1 if table.failures or not table.rows else 0)
+def finish(*tables):
+    """Ends a script that made these tables."""
+    print("\n\n".join(table.markdown() for table in tables))
+    sys.exit(1 if any(table.failures or not table.rows for table in tables) else 0)
 
 
 def kilobytes(n):

@@ -9,7 +9,7 @@ import traceback
 import lib
 
 NAMES = ["identity", "accuracy", "bytes", "star", "overlap", "overhead", "planning", "rpc", "archs", "devices", "memory", "slicing", "provisioning", "lab",
-         "wan-exchange", "wan-star", "wan-decode", "wan-peers", "wan-pipe"]
+         "wan-exchange", "wan-star", "wan-decode", "wan-peers", "wan-pipe", "nat-matrix", "transport-cost"]
 
 
 def main():
@@ -24,15 +24,16 @@ def main():
     tables, failed = [], False
     for name in names:
         try:
-            table = importlib.import_module(name.replace("-", "_")).measure()
+            made = importlib.import_module(name.replace("-", "_")).measure()  # a table, or several
         except Exception:  # one measurement that breaks must not take the others along
             traceback.print_exc()
             failed = True
             continue
-        tables.append(table)
-        failed = failed or bool(table.failures) or not table.rows
-        if not arguments.json:
-            print(table.markdown() + "\n", flush=True)
+        for table in made if isinstance(made, list) else [made]:
+            tables.append(table)
+            failed = failed or bool(table.failures) or not table.rows
+            if not arguments.json:
+                print(table.markdown() + "\n", flush=True)
     if arguments.json:
         print(json.dumps([table.json() for table in tables], indent=2))
     sys.exit(1 if failed else 0)

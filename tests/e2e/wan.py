@@ -11,7 +11,7 @@ import sys
 import tempfile
 
 import lib
-from lib import PROJECT, Rig
+from lib import LINKCPP, PROJECT, Rig
 from swarm import Process, free_port
 
 LATE_MS = 2.0  # p99 of the emulator's lateness above which a figure is not to be trusted
@@ -137,39 +137,59 @@ QUIC_KINDS = {"quic": (), "quic, no copies": ("--quic-echo", "off"), "quic, alwa
               "quic cubic": ("--quic-congestion-control", "cubic"), "quic cubic, no copies": ("--quic-congestion-control", "cubic", "--quic-echo", "off")}
 
 
-class Transport:
-    """How a server is listened to and dialled: `{host}` is the server's address."""
+RELAY_PORT = 7103
 
-    def __init__(self, name, listen, dial, missing=None, options=()):
-        self.name, self.listen, self.dial, self.missing, self.options = name, listen, dial, missing, list(options)
+
+class Transport:
+    """How a server is listened to and dialled: `{host}` is the server's address, `{relay}` the relay's. `behind`: a kind of NAT around both."""
+
+    def __init__(self, name, listen, dial, missing=None, options=(), relayed=False, behind=None):
+        self.name, self.listen, self.dial, self.missing, self.options, self.relayed, self.behind = name, listen, dial, missing, list(options), relayed, behind
 
 
 def transports():
-    """All that are measured. What this build cannot do is found by trying, and said."""
-    plain = [Transport("plain socket", f"0.0.0.0:{PORT}", f"{{host}}:{PORT}"), Transport("tcp", f"0.0.0.0:{PORT}", f"{{host}}:{PORT}")]
+    """All that are measured. What cannot be is said."""
+    plain = [Transport("plain socket", f"0.0.0.0:{PORT}", f"{{host}}:{PORT}"), Transport("tcp", f"0.0.0.0:{PORT}", f"tcp://{{host}}:{PORT}")]
     quic = [Transport(name, f"0.0.0.0:{PORT}", f"quic://{{host}}:{PORT}", options=options) for name, options in QUIC_KINDS.items()]
-    return plain + [Transport("ws", f"0.0.0.0:{PORT}", f"ws://{{host}}:{PORT}")] + quic + [
-        Transport("wss", "", "", "needs a web server in front"),
-        Transport("relay", "", "", "this measurement has no relay to start yet"), Transport("punched", "", "", "this measurement does not punch yet")]
+    relay = Transport("relay", f"relay://{{relay}}:{RELAY_PORT}", "", relayed=True)
+    punched = Transport("punched", relay.listen, "", options=("--punch", f"{{relay}}:{RELAY_PORT}"), relayed=True, behind="port-restricted")
+    return plain + [Transport("ws", f"0.0.0.0:{PORT}", f"ws://{{host}}:{PORT}")] + quic + [relay, punched, Transport("wss", "", "", "needs a web server in front")]
 
 
-def serve(transport, name, home):
-    """Starts the answering side in a node; `transport` is a name of transports(), `listen` its address."""
+def start_relay(name, home):
+    """`linkcpp relay` in a node, which answers STUN as well."""
+    relay = Process("relay", node(name) + [LINKCPP, "relay", "--listen", f"0.0.0.0:{RELAY_PORT}", "--open", "--home", home, "--json"])
+    relay.wait_for('"event":"ready"', 30)
+    return relay
+
+
+def options_of(transport, relay):
+    return [option.format(relay=relay) for option in transport["options"]]
+
+
+def serve(transport, name, home, relay=""):
+    """Starts the answering side in a node; `transport` has the members of a Transport, `relay` is the address of the relay's node."""
+    listen = transport["listen"].format(relay=relay)
     if transport["name"] == "plain socket":
-        return Process("socket_bench", node(name) + [lib.tool("socket_bench"), "serve", transport["listen"]])
-    return Process("link_bench", node(name) + [lib.tool("link_bench"), "serve", "--home", home, "--listen", transport["listen"], *transport["options"]])
+        return Process("socket_bench", node(name) + [lib.tool("socket_bench"), "serve", listen])
+    return Process("link_bench", node(name) + [lib.tool("link_bench"), "serve", "--home", home, "--listen", listen, *options_of(transport, relay)])
 
 
-def ask(transport, name, home, hosts, options, hedges=()):
+def address_of(transport, server, name):
+    """What to dial for a server that runs in a node."""
+    ready = server.wait_for("^ready", 30)
+    return ready.split()[1] if transport["relayed"] else transport["dial"].format(host=address(name))
+
+
+def ask(transport, name, home, addresses, options, hedges=(), relay=""):
     """Starts the asking side in a node."""
-    addresses = [transport["dial"].format(host=host) for host in hosts]
-    extra = transport["options"]
     options = [str(x) for key, value in options.items() for x in ("--" + key.replace("_", "-"), value)]
     if transport["name"] == "plain socket":
-        return subprocess.Popen(node(name) + [lib.tool("socket_bench"), "ask", *addresses, *options], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
-    options += [x for hedge in hedges for x in ("--hedge", transport["dial"].format(host=hedge))]
-    return subprocess.Popen(node(name) + [lib.tool("link_bench"), "ask", "--home", home, *addresses, *options, *extra], stdout=subprocess.PIPE, stderr=subprocess.PIPE,
-                            text=True)
+        command = [lib.tool("socket_bench"), "ask", *addresses, *options]
+    else:
+        options += [x for hedge in hedges for x in ("--hedge", hedge)]
+        command = [lib.tool("link_bench"), "ask", "--home", home, *addresses, *options, *options_of(transport, relay)]
+    return subprocess.Popen(node(name) + command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
 
 
 def answer_of(process, timeout):

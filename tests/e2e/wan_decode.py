@@ -70,7 +70,7 @@ def ping_pong(sizes):
     """Median of a plain socket's exchange to each worker's node, in ms."""
     found = {}
     for where in SHARES:
-        process = wan.ask({"name": "plain socket", "dial": "{host}:7000", "options": []}, "backbone", "", [wan.address(where)],
+        process = wan.ask({"name": "plain socket"}, "backbone", "", [f"{wan.address(where)}:7000"],
                           {"out": sizes[0], "back": sizes[1], "count": 30, "warm_up": 8})
         found[where] = wan.answer_of(process, 60)
     return found

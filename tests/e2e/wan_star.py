@@ -27,8 +27,11 @@ def inside(argument):
             servers += [first] + [wan.serve(run["transport"], name, run["home"]) for name in run["workers"][1:] + run["replicas"]]
         for server in servers:
             server.wait_for("^ready", 30)
-        asking = [wan.ask(run["transport"], f"c{run['number']}", run["home"], [wan.address(name) for name in run["workers"]], run["options"],
-                          [wan.address(name) for name in run["replicas"]]) for run in argument]
+        def dial(run, names):
+            return [run["transport"]["dial"].format(host=wan.address(name)) for name in names]
+
+        asking = [wan.ask(run["transport"], f"c{run['number']}", run["home"], dial(run, run["workers"]), run["options"], dial(run, run["replicas"]))
+                  for run in argument]
         return [wan.answer_of(process, LIMIT_S * 3) for process in asking]
 
 

@@ -3,6 +3,7 @@
 
 #include <boost/asio/steady_timer.hpp>
 #include <chrono>
+#include <functional>
 #include <memory>
 #include <vector>
 
@@ -19,14 +20,20 @@ class Answering {
   void take(const net::LinkPtr& link) {
     links_.push_back(link);
     const std::weak_ptr<net::Link> weak = link;
-    link->start({.on_frame = [this, weak](const wire::FrameView& frame) { answer(weak, frame); },
+    link->start({.on_frame = [this, weak](const wire::FrameView& frame) { received(weak, frame); },
                  .on_close = [this, weak](const Error&) { std::erase(links_, weak.lock()); }});
   }
   void drop() { links_.clear(); }
+  /// Who hears of frames that are no dispatches, and on which link they came.
+  using OnOther = std::function<void(const std::weak_ptr<net::Link>&, const wire::FrameView&)>;
+  void on_other(OnOther listener) { on_other_ = std::move(listener); }
 
  private:
+  void received(const std::weak_ptr<net::Link>& weak, const wire::FrameView& frame) {
+    if (frame.header.type == wire::FrameType::dispatch) return answer(weak, frame);
+    if (on_other_) on_other_(weak, frame);
+  }
   void answer(const std::weak_ptr<net::Link>& weak, const wire::FrameView& frame) {
-    if (frame.header.type != wire::FrameType::dispatch) return;
     ByteReader reader(frame.body);
     const Wanted wanted{.back = reader.get<std::uint32_t>(), .compute_us = reader.get<std::uint32_t>()};
     if (!reader.ok() || wanted.back > wire::max_frame_body) return;
@@ -42,6 +49,7 @@ class Answering {
 
   boost::asio::io_context& context_;
   std::vector<net::LinkPtr> links_;
+  OnOther on_other_;
 };
 
 }  // namespace linkcpp::bench

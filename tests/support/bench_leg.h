@@ -2,6 +2,7 @@
 #pragma once
 
 #include <chrono>
+#include <functional>
 #include <memory>
 #include <nlohmann/json.hpp>
 #include <optional>
@@ -37,8 +38,9 @@ class Leg {
   void dial(boost::asio::io_context& context, const net::Credentials& credentials, const net::LinkKnobs& knobs) {
     dialler_ = net::Dialer::start(
         context, {address_}, credentials, knobs, [this](net::LinkPtr link) { take(std::move(link)); },
-        [this](const Error& error) { failure_ = error.message; });
+        [this](const Error& error) { failed(error); });
   }
+  void failed(const Error& error) { failure_ = error.message; }
   void take(net::LinkPtr link) {
     link_ = std::move(link);
     ++links_made_;
@@ -46,12 +48,22 @@ class Leg {
     link_->start({.on_frame = [this](const wire::FrameView& frame) { received(frame); },
                   .on_close =
                       [this](const Error& error) {
-                        failure_ = error.message;
+                        failed(error);
                         remember();
                         link_.reset();
                       }});
     if (waits_for_) link_->send(frame_);
   }
+  /// Another link instead of the one that there is, which is not dialled again.
+  void become(net::LinkPtr link) {
+    drop();
+    take(std::move(link));
+  }
+  void send(Bytes frame) {
+    if (link_) link_->send(std::move(frame));
+  }
+  /// Who hears of frames that are no answers.
+  void on_other(std::function<void(const wire::FrameView&)> listener) { on_other_ = std::move(listener); }
   /// Ends link and dialling; a later dial() begins anew.
   void drop() {
     remember();
@@ -86,6 +98,7 @@ class Leg {
 
  private:
   void received(const wire::FrameView& frame) {
+    if (frame.header.type != wire::FrameType::combine && on_other_) return on_other_(frame);
     if (frame.header.type != wire::FrameType::combine || !waits_for_ || frame.header.request != *waits_for_) return;
     answered_at_ = Clock::now();
     waits_for_.reset();
@@ -100,6 +113,7 @@ class Leg {
   }
 
   std::string address_, failure_, kind_ = "none";
+  std::function<void(const wire::FrameView&)> on_other_;
   std::unique_ptr<net::Dialer> dialler_;
   net::LinkPtr link_;
   std::optional<std::uint64_t> waits_for_;

@@ -5,7 +5,8 @@
 //
 // Addresses go to net::Listener and net::Dialer as they are, whatever scheme they have. Both sides find the backbone's key and the secret
 // in DIR, which the server makes (so start it first, and wait for "ready"). Several links are one star: an exchange has ended when all have
-// answered. The body of a dispatch begins with what is wanted; see support/bench_frames.h.
+// answered. With --punch on both sides they look for a direct path once they are linked, and take it. The body of a dispatch begins with
+// what is wanted; see support/bench_frames.h.
 #include <CLI/CLI.hpp>
 #include <boost/asio/signal_set.hpp>
 #include <chrono>
@@ -22,7 +23,9 @@
 #include "support/bench_answering.h"
 #include "support/bench_frames.h"
 #include "support/bench_leg.h"
+#include "support/bench_punch.h"
 #include "support/bench_report.h"
+#include "support/bench_resume.h"
 
 namespace {
 
@@ -34,7 +37,7 @@ using bench::Spoke;
 using nlohmann::json;
 
 struct Options {
-  std::string home, listen;
+  std::string home, listen, punch;
   std::vector<std::string> addresses, hedges;
   std::size_t out = 12'288, back = 12'288, links = 1;
   std::uint32_t compute_us = 0;
@@ -66,6 +69,24 @@ int complain(const Error& error) {
 
 void warn(const std::string& what) { std::fprintf(stderr, "link_bench: %s\n", what.c_str()); }
 
+/// Answers the offers of one asker at a time.
+Result<std::unique_ptr<bench::Punching>> be_punched(const Options& options, net::Driver& driver, const net::Credentials& worker,
+                                                    bench::Answering& answering) {
+  const auto asker = std::make_shared<std::weak_ptr<net::Link>>();
+  auto punching = bench::Punching::open(driver.context(), worker, knobs_of(options), options.punch, false,
+                                        {.send =
+                                             [asker](Bytes frame) {
+                                               if (const auto link = asker->lock()) link->send(std::move(frame));
+                                             },
+                                         .on_direct = [&answering](const net::LinkPtr& link) { answering.take(link); }});
+  if (!punching) return punching;
+  answering.on_other([asker, punching = punching->get()](const std::weak_ptr<net::Link>& link, const wire::FrameView& frame) {
+    *asker = link;
+    punching->received(frame);
+  });
+  return punching;
+}
+
 int serve(const Options& options) {
   auto backbone = net::backbone_credentials(options.home);
   if (!backbone) return complain(backbone.error());
@@ -75,6 +96,12 @@ int serve(const Options& options) {
       .identity = *identity, .secret = backbone->secret, .expected_peer = backbone->identity.key(), .is_backbone = false};
   net::Driver driver;
   bench::Answering answering(driver.context());
+  std::unique_ptr<bench::Punching> punching;
+  if (!options.punch.empty()) {
+    auto opened = be_punched(options, driver, worker, answering);
+    if (!opened) return complain(opened.error());
+    punching = std::move(*opened);
+  }
   std::unique_ptr<net::Listener> listener;
   std::vector<std::unique_ptr<net::Dialer>> dialers;
   if (!options.listen.empty()) {
@@ -97,7 +124,10 @@ int serve(const Options& options) {
   driver.run_until([&] { return stopped; }, Clock::time_point::max());
   dialers.clear();
   listener.reset();
-  driver.run_exclusive([&] { answering.drop(); });
+  driver.run_exclusive([&] {
+    answering.drop();
+    punching.reset();
+  });
   return 0;
 }
 
@@ -118,6 +148,7 @@ class Asking {
     auto result = measure();
     listener_.reset();
     drop_all();
+    driver_.run_exclusive([this] { punching_.reset(); });
     return result;
   }
 
@@ -158,6 +189,9 @@ class Asking {
     const auto end = Clock::now() + std::chrono::duration_cast<Clock::duration>(std::chrono::duration<double>(options_.limit_s));
     auto cold = begin_links();
     if (!cold) return pass(cold);
+    if (!options_.punch.empty()) {
+      if (auto punched = punch(); !punched) return pass(punched);
+    }
     for (int i = 0; i < options_.warm_up; ++i) {
       if (auto warm = exchange(false); !warm) return pass(warm);
     }
@@ -174,14 +208,64 @@ class Asking {
     }
     json result = figures(times, before, used());
     result["cold"] = *cold;
-    result["resumed"] = json::array();
-    for (int i = 0; i < options_.redials; ++i) {
-      drop_all();
-      auto again = begin_links();
+    driver_.run_exclusive([&] {
+      if (punching_) result["punch"] = punching_->described();
+    });
+    if (options_.redials > 0) {
+      auto again = redials();
       if (!again) return pass(again);
-      result["resumed"].push_back(*again);
+      result["redials"] = *again;
     }
     return result;
+  }
+
+  /// Moves the one link to a direct path; where none is found, it stays as it is.
+  Result<> punch() {
+    Leg& leg = spokes_.front().leg();
+    auto opened = bench::Punching::open(driver_.context(), credentials_, knobs_of(options_), options_.punch, true,
+                                        {.send = [&leg](Bytes frame) { leg.send(std::move(frame)); },
+                                         .on_direct = [&leg](net::LinkPtr link) { leg.become(std::move(link)); }});
+    if (!opened) return pass(opened);
+    punching_ = std::move(*opened);
+    driver_.run_exclusive([&] {
+      leg.on_other([this](const wire::FrameView& frame) { punching_->received(frame); });
+      punching_->start();
+    });
+    constexpr auto handshake = std::chrono::seconds(1);
+    const auto patience = net::PathFinderKnobs().punch.deadline + handshake;
+    driver_.run_until([this] { return punching_->found(); }, Clock::now() + patience);
+    return {};
+  }
+
+  /// Times from the call that dials to the first answer: as a stranger each time, and with the tickets of an earlier connection.
+  Result<json> redials() {
+    json result{{"cold_ms", json::array()}, {"resumed_ms", json::array()}};
+    const auto knobs = knobs_of(options_);
+    for (int i = 0; i < options_.redials; ++i) {
+      auto took = redial([&](Leg& leg) { leg.dial(driver_.context(), credentials_, knobs); });
+      if (!took) return pass(took);
+      result["cold_ms"].push_back(*took);
+    }
+    if (spokes_.size() != 1 || !options_.addresses.front().starts_with(bench::Resuming::scheme)) return result;
+    auto resuming = bench::Resuming::open(driver_.context(), credentials_, knobs, options_.addresses.front());
+    if (!resuming) return pass(resuming);
+    for (int i = 0; i <= options_.redials; ++i) {
+      auto took = redial([&](Leg& leg) { (*resuming)->dial(leg); });
+      if (!took) return pass(took);
+      if (i > 0) result["resumed_ms"].push_back(*took);  // the first only got a ticket
+    }
+    return result;
+  }
+  template <class Dial>
+  Result<double> redial(Dial dial) {
+    // Tickets come behind the first answer, and an end is on its way as long as anything else.
+    const auto rest = std::max(Milliseconds(20), Milliseconds(3 * options_.rtt_ms));
+    const auto wait = [&] { driver_.run_until([] { return false; }, Clock::now() + std::chrono::duration_cast<Clock::duration>(rest)); };
+    drop_all();
+    wait();
+    auto took = exchange(false, [&] { each_leg(dial); });
+    wait();
+    return took;
   }
 
   json figures(const std::vector<double>& times, const Used& before, const Used& after) {
@@ -251,14 +335,15 @@ class Asking {
     driver_.run_until([] { return false; }, until);
   }
 
-  /// Milliseconds until all have answered.
-  Result<double> exchange(bool may_hedge) {
+  /// Milliseconds until all have answered. `meanwhile` runs when all are asked, perhaps before there is a link.
+  Result<double> exchange(bool may_hedge, const std::function<void()>& meanwhile = [] {}) {
     const std::uint64_t request = ++last_request_;
     const auto frame = std::make_shared<const Bytes>(bench::dispatch_frame(
         request, options_.out, {.back = static_cast<std::uint32_t>(options_.back), .compute_us = options_.compute_us}));
     const auto hopeless = Clock::now() + deadline();
     driver_.run_exclusive([&] {
       for (Spoke& spoke : spokes_) spoke.ask(request, frame, may_hedge);
+      meanwhile();
     });
     while (!driver_.run_until([this] { return std::ranges::all_of(spokes_, &Spoke::answered); }, next_hedge(hopeless))) {
       const auto now = Clock::now();
@@ -284,6 +369,7 @@ class Asking {
   net::Credentials credentials_;
   net::Driver driver_;
   std::unique_ptr<net::Listener> listener_;
+  std::unique_ptr<bench::Punching> punching_;
   std::deque<Spoke> spokes_;  ///< which callbacks point at
   std::uint64_t last_request_ = 0;
 };
@@ -291,6 +377,8 @@ class Asking {
 int ask(const Options& options) {
   if (options.addresses.empty() == options.listen.empty())
     return complain({ErrorKind::invalid_input, "give addresses to dial, or --listen ADDRESS"});
+  if (options.addresses.size() != 1 && (!options.punch.empty() || options.redials > 0))
+    return complain({ErrorKind::invalid_input, "--punch and --redials are for one address to dial"});
   auto result = Asking(options).run();
   if (!result) return complain(result.error());
   std::printf("%s\n", result->dump().c_str());
@@ -306,6 +394,7 @@ void add_link_options(CLI::App& command, Options& options) {
       ->transform(CLI::CheckedTransformer(std::map<std::string, net::EchoMode>{
           {"off", net::EchoMode::off}, {"adaptive", net::EchoMode::adaptive}, {"always", net::EchoMode::always}}));
   command.add_flag("--no-websocket-mask", options.no_mask, "Masks with a key of zeros");
+  command.add_option("--punch", options.punch, "Look for a direct path, first of all; HOST:PORT answers STUN (a relay)");
   command.add_option("--handshake-s", options.handshake_s, "Deadline of one attempt to link")->capture_default_str();
 }
 
@@ -334,7 +423,10 @@ int main(int argc, char** argv) {
   client->add_option("--count", options.count, "Exchanges")->check(CLI::Range(1, 1'000'000))->capture_default_str();
   client->add_option("--warm-up", options.warm_up, "Exchanges before those that count")->capture_default_str();
   client->add_option("--pause-ms", options.pause_ms, "Before each exchange")->capture_default_str();
-  client->add_option("--redials", options.redials, "Links made anew at the end, each with one exchange")->capture_default_str();
+  client
+      ->add_option("--redials", options.redials,
+                   "Links made anew at the end, each with one exchange; with quic:// as many again that resume")
+      ->capture_default_str();
   client->add_option("--rtt-ms", options.rtt_ms, "The path's round trip, to give times in it");
   client->add_option("--deadline-s", options.deadline_s, "For links, and for each exchange")->capture_default_str();
   client->add_option("--limit-s", options.limit_s, "Stops after this with what it has")->capture_default_str();

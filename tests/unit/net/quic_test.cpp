@@ -272,6 +272,31 @@ TEST(QuicTest, AResumedLinkSpeaksWithItsFirstPacket) {
   EXPECT_EQ(linked.at_backbone.frames->take()->header.request, 44u);
 }
 
+TEST(QuicTest, AResumedLinkIsHeardBeforeAnAnswerHasCome) {
+  std::atomic<bool> answers = true;
+  QuicLinked linked([&](bool to_server, ByteSpan, std::size_t) { return to_server || answers ? 1 : 0; });
+  leave_with_ticket(linked);
+  linked.link();  // resumed itself: it gives a ticket too
+  leave_with_ticket(linked);
+  answers = false;
+  linked.guest->dial(linked.address(), [](const LinkPtr& link) { link->send(free_frame(3000, 42)); });
+  auto backbone = linked.host->links.take();
+  ASSERT_TRUE(backbone);
+  Recorder heard;
+  (*backbone)->start(heard.handlers());
+  const auto frame = heard.frames->take();
+  ASSERT_TRUE(frame);
+  EXPECT_EQ(frame->header.request, 42u);
+  // A long answer is welcome on it.
+  answers = true;
+  Recorder answered;
+  auto worker = linked.guest->links.take();
+  ASSERT_TRUE(worker);
+  (*worker)->start(answered.handlers());
+  (*backbone)->send(frame_of(100'000, 43));
+  EXPECT_EQ(answered.frames->take()->header.request, 43u);
+}
+
 TEST(QuicTest, AReplayedFirstFlightIsNotHeardTwice) {
   QuicLinked linked([](bool, ByteSpan, std::size_t) { return 1; });
   leave_with_ticket(linked);
