@@ -171,7 +171,7 @@ class Gate {
     config.model = options_.model;
     config.home = home_.string();
     config.name = "gate";
-    config.listen = listen_;
+    if (!listen_.empty()) config.listen = {listen_};
     config.workers = options_.dial;
     config.mode = wire::to_string(setting.mode);
     config.wire = wire::to_string(setting.type);

@@ -162,8 +162,9 @@ class SessionDialling : public std::enable_shared_from_this<SessionDialling> {
         search_.reset();
       }
     }
-    if (notice.event != Session::Event::path_lost) return;
-    if (notice.tag == by_address) use_relays();
+    const bool lost = notice.event == Session::Event::path_lost;
+    if ((lost || notice.event == Session::Event::silent) && notice.tag == by_address) use_relays();
+    if (!lost) return;
     if (notice.tag == DirectSearch::path_tag && search) search->path_lost();
   }
 

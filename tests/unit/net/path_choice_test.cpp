@@ -10,7 +10,7 @@ namespace {
 
 using namespace std::chrono_literals;
 
-constexpr PathKnobs knobs;
+constexpr PathKnobs usual_knobs;
 
 PathView path(std::uint32_t id, std::chrono::nanoseconds rtt, bool relayed = false) {
   return {.id = id, .relayed = relayed, .answered = true, .silent = false, .rtt = rtt};
@@ -23,7 +23,7 @@ PathView unanswered(PathView view) {
   view.answered = false;
   return view;
 }
-std::uint32_t choose(std::vector<PathView> paths, std::uint32_t present) { return choose_path(paths, present, knobs); }
+std::uint32_t choose(std::vector<PathView> paths, std::uint32_t present) { return choose_path(paths, present, usual_knobs); }
 
 TEST(PathChoice, NoneOfNoneAndTheOnlyOneOfOne) {
   EXPECT_EQ(choose({}, 0), 0u);
@@ -70,12 +70,12 @@ TEST(PathChoice, NeverAlternatesWhileNothingChanges) {
 }
 
 TEST(PathChoice, SilenceCountsRoundTripsAndWhatIsUnderWay) {
-  EXPECT_FALSE(path_is_silent(1000ms, 0ms, 0, knobs));
-  EXPECT_TRUE(path_is_silent(1001ms, 0ms, 0, knobs));
-  EXPECT_FALSE(path_is_silent(1900ms, 300ms, 0, knobs));
-  EXPECT_TRUE(path_is_silent(1901ms, 300ms, 0, knobs));
-  EXPECT_FALSE(path_is_silent(4900ms, 300ms, 3u << 20, knobs));
-  EXPECT_TRUE(path_is_silent(4901ms, 300ms, 3u << 20, knobs));
+  EXPECT_FALSE(path_is_silent(1000ms, 0ms, 0, usual_knobs));
+  EXPECT_TRUE(path_is_silent(1001ms, 0ms, 0, usual_knobs));
+  EXPECT_FALSE(path_is_silent(1900ms, 300ms, 0, usual_knobs));
+  EXPECT_TRUE(path_is_silent(1901ms, 300ms, 0, usual_knobs));
+  EXPECT_FALSE(path_is_silent(4900ms, 300ms, 3u << 20, usual_knobs));
+  EXPECT_TRUE(path_is_silent(4901ms, 300ms, 3u << 20, usual_knobs));
 }
 
 TEST(PathChoice, RelaysAreKnownByTheirKind) {

@@ -13,7 +13,7 @@ namespace linkcpp::net {
 namespace {
 
 using namespace std::chrono_literals;
-using Address = Puncher::Endpoint;
+using UdpAddress = Puncher::Endpoint;
 using Time = Puncher::Time;
 
 PunchKey key_of(std::uint8_t fill) {
@@ -22,8 +22,8 @@ PunchKey key_of(std::uint8_t fill) {
   return key;
 }
 
-Address at(const lab::Endpoint& endpoint) { return {boost::asio::ip::make_address_v4(endpoint.address), endpoint.port}; }
-lab::Endpoint at(const Address& endpoint) { return {endpoint.address().to_v4().to_uint(), endpoint.port()}; }
+UdpAddress at(const lab::Endpoint& endpoint) { return {boost::asio::ip::make_address_v4(endpoint.address), endpoint.port}; }
+lab::Endpoint at(const UdpAddress& endpoint) { return {endpoint.address().to_v4().to_uint(), endpoint.port()}; }
 
 TEST(ProbeTest, OnlyTheSharedKeyMakesThem) {
   const Probe probe{Probe::Kind::answer, true, 0x1122334455667788, 99};
@@ -43,7 +43,7 @@ TEST(ProbeTest, OnlyTheSharedKeyMakesThem) {
 
 TEST(ProbeTest, OwnProbesThatComeBackAreNotBelieved) {
   Puncher puncher(key_of(1), true, 5, 0s);
-  const Address peer(boost::asio::ip::make_address("192.0.2.1"), 5000);
+  const UdpAddress peer(boost::asio::ip::make_address("192.0.2.1"), 5000);
   puncher.add(peer, 0s);
   for (const auto& send : puncher.due(0s)) EXPECT_FALSE(puncher.received(send.datagram, peer, 1ms));
   EXPECT_TRUE(puncher.found().empty());
@@ -51,9 +51,9 @@ TEST(ProbeTest, OwnProbesThatComeBackAreNotBelieved) {
 
 TEST(ProbeTest, AnAnswerCountsOnlyFromWhereItWasAsked) {
   Puncher dialer(key_of(1), true, 5, 0s), other(key_of(1), false, 6, 0s);
-  const Address peer(boost::asio::ip::make_address("192.0.2.1"), 5000), elsewhere(boost::asio::ip::make_address("192.0.2.9"), 5000);
+  const UdpAddress peer(boost::asio::ip::make_address("192.0.2.1"), 5000), elsewhere(boost::asio::ip::make_address("192.0.2.9"), 5000);
   dialer.add(peer, 0s);
-  for (const auto& send : dialer.due(0s)) other.received(send.datagram, Address(boost::asio::ip::make_address("192.0.2.2"), 1), 40ms);
+  for (const auto& send : dialer.due(0s)) other.received(send.datagram, UdpAddress(boost::asio::ip::make_address("192.0.2.2"), 1), 40ms);
   for (const auto& send : other.due(40ms)) EXPECT_TRUE(dialer.received(send.datagram, elsewhere, 80ms));
   EXPECT_TRUE(dialer.found().empty()) << "somebody repeated it from another address";
 }
@@ -61,11 +61,11 @@ TEST(ProbeTest, AnAnswerCountsOnlyFromWhereItWasAsked) {
 TEST(ProbeTest, AFloodOfAddressesIsBounded) {
   Puncher puncher(key_of(1), true, 5, 0s);
   Puncher other(key_of(1), false, 6, 0s);
-  const Address peer(boost::asio::ip::make_address("192.0.2.1"), 5000);
+  const UdpAddress peer(boost::asio::ip::make_address("192.0.2.1"), 5000);
   other.add(peer, 0s);
   const auto question = other.due(0s).front().datagram;
   for (std::uint16_t port = 1; port < 5000; ++port) {
-    puncher.received(question, Address(boost::asio::ip::make_address("192.0.2.7"), port), 1ms);
+    puncher.received(question, UdpAddress(boost::asio::ip::make_address("192.0.2.7"), port), 1ms);
   }
   EXPECT_LE(puncher.asked(), 24u);
   EXPECT_LE(puncher.due(1ms).size(), 24u + 64u);
@@ -100,15 +100,15 @@ class Matrix {
 
   /// When both have found a way, none if they do not within five seconds. The second begins 40 ms after the first, as news take to travel.
   std::optional<Time> punch() {
-    std::array<Address, 2> seen{ask_server(0), ask_server(1)};
+    std::array<UdpAddress, 2> seen{ask_server(0), ask_server(1)};
     const Time begin = now_;
     std::array<Puncher, 2> punchers{Puncher(key_of(7), true, 11, now_), Puncher(key_of(7), false, 12, now_ + 40ms)};
-    for (const Address& at : {seen[1], local(1)}) punchers[0].add(at, now_);
+    for (const UdpAddress& at : {seen[1], local(1)}) punchers[0].add(at, now_);
     bool second_started = false;
     std::array<bool, 2> found{};
     for (; now_ < begin + 6s; now_ += 1ms) {
       if (!second_started && now_ >= begin + 40ms) {
-        for (const Address& at : {seen[0], local(0)}) punchers[1].add(at, now_);
+        for (const UdpAddress& at : {seen[0], local(0)}) punchers[1].add(at, now_);
         second_started = true;
       }
       for (std::size_t i = 0; i < 2; ++i) {
@@ -135,16 +135,16 @@ class Matrix {
     if (!behind) site.up.delay = site.down.delay = 20ms;
     scenario.sites.push_back(site);
   }
-  [[nodiscard]] Address local(std::size_t i) const { return at(lab::Endpoint{network_->site(nodes_[i]).address, 7000}); }
-  void transmit(std::size_t i, const Address& to, const Bytes& payload) {
+  [[nodiscard]] UdpAddress local(std::size_t i) const { return at(lab::Endpoint{network_->site(nodes_[i]).address, 7000}); }
+  void transmit(std::size_t i, const UdpAddress& to, const Bytes& payload) {
     Bytes packet = lab::packet_of(lab::Protocol::udp, at(local(i)), at(to), payload.size());
     std::memcpy(packet.data() + 28, payload.data(), payload.size());
     network_->send(nodes_[i], std::move(packet), now_);
   }
   /// How the server sees the node.
-  Address ask_server(std::size_t i) {
+  UdpAddress ask_server(std::size_t i) {
     const lab::Endpoint server{network_->site(0).address, 3478};
-    std::optional<Address> seen;
+    std::optional<UdpAddress> seen;
     for (int tries = 0; !seen && tries < 20; ++tries) {
       transmit(i, at(server), Bytes(20));
       for (const Time until = now_ + 200ms; now_ < until; now_ += 1ms) {

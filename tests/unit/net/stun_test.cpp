@@ -9,7 +9,7 @@ namespace linkcpp::net {
 namespace {
 
 using boost::asio::ip::make_address;
-using Endpoint = boost::asio::ip::udp::endpoint;
+using UdpAddress = boost::asio::ip::udp::endpoint;
 
 Bytes bytes(std::initializer_list<int> values) {
   Bytes result;
@@ -26,12 +26,12 @@ TEST(StunTest, ReadsTheAnswerOfTheStandardsExample) {
                               0x74, 0x6f, 0x72, 0x20, 0x00, 0x20, 0x00, 0x08, 0x00, 0x01, 0xa1, 0x47, 0xe1, 0x12, 0xa6, 0x43});
   const auto found = parse_stun_answer(answer, id);
   ASSERT_TRUE(found) << found.error().message;
-  EXPECT_EQ(*found, Endpoint(make_address("192.0.2.1"), 32853));
+  EXPECT_EQ(*found, UdpAddress(make_address("192.0.2.1"), 32853));
 }
 
 TEST(StunTest, AnswersWhatItReads) {
   for (const char* address : {"203.0.113.77", "2001:db8:1234:5678:11:2233:4455:6677"}) {
-    const Endpoint from(make_address(address), 41234);
+    const UdpAddress from(make_address(address), 41234);
     const Bytes request = make_stun_request(id);
     ASSERT_EQ(parse_stun_request(request), id);
     const Bytes answer = make_stun_answer(id, from);
@@ -46,7 +46,7 @@ TEST(StunTest, AnswersWhatItReads) {
 }
 
 TEST(StunTest, RefusesWhatIsCutOrTooLongOrDemandsMore) {
-  const Bytes answer = make_stun_answer(id, Endpoint(make_address("203.0.113.77"), 41234));
+  const Bytes answer = make_stun_answer(id, UdpAddress(make_address("203.0.113.77"), 41234));
   for (std::size_t n = 0; n < answer.size(); ++n) EXPECT_FALSE(parse_stun_answer(ByteSpan(answer).first(n), id)) << n;
   Bytes longer = answer;
   longer.push_back(std::byte{0});

@@ -9,10 +9,12 @@
 #include <future>
 
 #include "net/relay_client.h"
+#include "net/session_transport.h"
 #include "net/stun.h"
 #include "net/udp_socket.h"
 #include "relay/admin.h"
 #include "relay/server.h"
+#include "unit/net/cut_proxy.h"
 #include "unit/net/harness.h"
 
 namespace linkcpp::relay {
@@ -254,6 +256,7 @@ TEST_F(RelayTest, TheRefusedAreToldWhyAndWhatHelps) {
   ASSERT_TRUE(refused);
   EXPECT_EQ(refused->error.kind, ErrorKind::unauthorized);
   EXPECT_THAT(refused->error.message, HasSubstr("--allow " + key_text(others.backbone.key())));
+  stranger.listener.reset();  // it would try again, faster than the relay takes from one address
   // A worker of a backbone that is not here, of one that does not listen, and one with a wrong token.
   const auto failure_of = [&](const Credentials& credentials) {
     Guest guest(worker_loop_.context(), {relay.address()}, credentials, nodes_.knobs);
@@ -274,6 +277,67 @@ TEST_F(RelayTest, TheRefusedAreToldWhyAndWhatHelps) {
   EXPECT_THAT(told(worker.failures.take().value()), HasSubstr("does it listen at this relay"));
   worker.dialer.reset();
   EXPECT_GE(relay.counters().nodes_refused, 4u);
+}
+
+/// A swarm whose two nodes have nothing but the relay in common, until they find each other.
+TEST_F(RelayTest, ASessionThatBeginsAtTheRelayMovesToADirectPathWithoutLosingAFrame) {
+  Relay relay;
+  SessionKnobs knobs;
+  Mailbox<LinkPtr> taken, dialled;
+  auto listener = SessionListener::open(
+                      backbone_loop_.context(), {relay.address()}, nodes_.backbone_credentials(), nodes_.knobs, knobs,
+                      [&](LinkPtr link) { taken.put(std::move(link)); }, [](const std::string&, const Error&) {})
+                      .value();
+  auto dialer = SessionDialer::start(
+      worker_loop_.context(), {relay.address()}, nodes_.worker_credentials(), nodes_.knobs, knobs,
+      [&](LinkPtr link) { dialled.put(std::move(link)); }, [](const Error&) {});
+  LinkPtr worker = dialled.take().value(), backbone = taken.take().value();
+  EXPECT_EQ(worker->kind(), "relay");
+  Recorder at_worker, at_backbone;
+  worker->start(at_worker.handlers());
+  backbone->start(at_backbone.handlers());
+  exchange_from_many_threads(backbone, worker, at_backbone, at_worker);  // meanwhile it moves
+  const auto direct = [&] { return worker->kind() == "quic" && backbone->kind() == "quic"; };
+  for (const auto end = Clock::now() + patience; !direct() && Clock::now() < end;) std::this_thread::sleep_for(5ms);
+  EXPECT_TRUE(direct()) << worker->kind() << ": " << worker->path_note();
+  EXPECT_EQ(worker->paths().size(), 2u) << "the relay stays at hand";
+  const auto through = relay.counters().bytes;
+  exchange_from_many_threads(backbone, worker, at_backbone, at_worker);
+  EXPECT_LT(relay.counters().bytes - through, 100'000u) << "frames still take the relay";
+  EXPECT_EQ(at_worker.frames->size() + at_backbone.frames->size() + at_worker.closes->size() + at_backbone.closes->size(), 0u);
+  dialer.reset();
+}
+
+TEST_F(RelayTest, DirectAddressesAreUsedFirstAndTheRelayWhenTheyDie) {
+  Relay relay;
+  nodes_.knobs.quic_listen = false;  // what the proxy does not see cannot be cut
+  SessionKnobs knobs;
+  knobs.find_direct = false;
+  Mailbox<LinkPtr> taken, dialled;
+  auto listener = SessionListener::open(
+                      backbone_loop_.context(), {"127.0.0.1:0", relay.address()}, nodes_.backbone_credentials(), nodes_.knobs, knobs,
+                      [&](LinkPtr link) { taken.put(std::move(link)); }, [](const std::string&, const Error&) {})
+                      .value();
+  ASSERT_TRUE(relay.wait_for([](const Counters& counters) { return counters.nodes_now >= 1; }));
+  CutProxy proxy(parse_address(listener->addresses().front())->endpoint.port);
+  auto dialer = SessionDialer::start(
+      worker_loop_.context(), {relay.address(), proxy.address()}, nodes_.worker_credentials(), nodes_.knobs, knobs,
+      [&](LinkPtr link) { dialled.put(std::move(link)); }, [](const Error&) {});
+  LinkPtr worker = dialled.take().value(), backbone = taken.take().value();
+  EXPECT_EQ(worker->kind(), "tcp");
+  Recorder at_worker, at_backbone;
+  worker->start(at_worker.handlers());
+  backbone->start(at_backbone.handlers());
+  proxy.shut(true);
+  proxy.cut();
+  exchange_from_many_threads(backbone, worker, at_backbone, at_worker);
+  EXPECT_EQ(worker->kind(), "relay");
+  proxy.shut(false);  // the direct path is back
+  for (const auto end = Clock::now() + patience; worker->kind() != "tcp" && Clock::now() < end;) std::this_thread::sleep_for(5ms);
+  EXPECT_EQ(worker->kind(), "tcp");
+  exchange_from_many_threads(backbone, worker, at_backbone, at_worker);
+  EXPECT_EQ(at_worker.closes->size() + at_backbone.closes->size(), 0u);
+  dialer.reset();
 }
 
 TEST_F(RelayTest, WhoListensNamesNoNode) {

@@ -13,7 +13,7 @@
 #include "dispatch/dispatcher.h"
 #include "net/driver.h"
 #include "net/token.h"
-#include "net/transport.h"
+#include "net/session_transport.h"
 #include "slice/cutter.h"
 #include "support/mailbox.h"
 #include "support/tiny_gguf.h"
@@ -53,8 +53,8 @@ class ScriptedWorker {
   ScriptedWorker(const Backbone& backbone, const net::PeerKey& key, const net::Secret& secret, std::optional<wire::Hello> hello)
       : hello_(std::move(hello)) {
     driver_.run_exclusive([&] {
-      dialer_ = net::Dialer::start(
-          driver_.context(), {backbone.listen_address()}, {*net::Identity::generate(), secret, key, false}, {},
+      dialer_ = net::SessionDialer::start(
+          driver_.context(), {backbone.listen_address()}, {*net::Identity::generate(), secret, key, false}, {}, {},
           [this](net::LinkPtr link) { adopt(std::move(link)); }, [](const Error&) {});
     });
   }
@@ -99,7 +99,7 @@ class ScriptedWorker {
   Mailbox<Frame> frames_;
   net::Driver driver_;
   net::LinkPtr link_;
-  std::unique_ptr<net::Dialer> dialer_;
+  std::unique_ptr<net::SessionDialer> dialer_;
 };
 
 class RealBackbone : public ::testing::Test {
@@ -110,7 +110,7 @@ class RealBackbone : public ::testing::Test {
     Config config;
     config.model = folder_ / "tiny.gguf";
     config.home = folder_ / "home";
-    config.listen = "127.0.0.1:0";
+    config.listen = {"127.0.0.1:0"};
     config.deadline = 1500ms;
     prepare(config);
     auto opened = Backbone::open(config);

@@ -28,7 +28,7 @@ TEST_F(ConfigFile, ReadsEveryKey) {
   ASSERT_TRUE(config.has_value()) << config.error().message;
   EXPECT_EQ(config->model, "/m.gguf");
   EXPECT_EQ(config->home, "/h");
-  EXPECT_EQ(config->listen, "0.0.0.0:1");
+  EXPECT_THAT(config->listen, testing::ElementsAre("0.0.0.0:1"));
   EXPECT_THAT(config->workers, testing::ElementsAre("a:1", "b:2"));
   EXPECT_EQ(config->mode, wire::CombineMode::sum);
   EXPECT_EQ(config->wire, wire::RowType::f16);

@@ -63,7 +63,7 @@ TEST(Frame, RefusesAnotherVersionNamingBoth) {
 }
 
 TEST(Frame, RefusesUnknownTypes) {
-  for (const int type : {0, 19, 255}) {
+  for (const int type : {0, 20, 255}) {
     const auto header = parse_frame_header(header_with(5, static_cast<std::uint8_t>(type)));
     ASSERT_FALSE(header.has_value()) << type;
     EXPECT_EQ(header.error().kind, ErrorKind::invalid_input);

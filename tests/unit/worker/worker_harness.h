@@ -8,7 +8,7 @@
 #include <mutex>
 #include <thread>
 
-#include "net/transport.h"
+#include "net/session_transport.h"
 #include "support/mailbox.h"
 #include "unit/engine/expert_test_model.h"
 #include "wire/frame_size.h"
@@ -73,8 +73,8 @@ class TestBackbone {
     credentials_.identity = net::Identity::generate().value();
     RAND_bytes(credentials_.secret.data(), static_cast<int>(credentials_.secret.size()));
     credentials_.is_backbone = true;
-    auto listener = net::Listener::open(
-        context_, "127.0.0.1:0", credentials_, {}, [this](net::LinkPtr link) { adopt(std::move(link)); },
+    auto listener = net::SessionListener::open(
+        context_, {"127.0.0.1:0"}, credentials_, {}, {}, [this](net::LinkPtr link) { adopt(std::move(link)); },
         [](const std::string&, const Error&) {});
     listener_ = std::move(listener.value());
     thread_ = std::thread([this] { context_.run(); });
@@ -87,7 +87,7 @@ class TestBackbone {
     thread_.join();
   }
 
-  [[nodiscard]] net::JoinToken token() const { return {credentials_.identity.key(), credentials_.secret, {listener_->address()}}; }
+  [[nodiscard]] net::JoinToken token() const { return {credentials_.identity.key(), credentials_.secret, listener_->addresses()}; }
   Peer next_link(Clock::duration limit = patience) {
     auto peer = links_.take(limit);
     return peer ? *peer : Peer{};
@@ -96,8 +96,8 @@ class TestBackbone {
     net::LinkKnobs knobs;
     knobs.backoff_min = 10ms;
     knobs.backoff_max = 50ms;  // the tests lose links on purpose
-    dialers_.push_back(net::Dialer::start(
-        context_, {address}, credentials_, knobs, [this](net::LinkPtr link) { adopt(std::move(link)); }, [](const Error&) {}));
+    dialers_.push_back(net::SessionDialer::start(
+        context_, {address}, credentials_, knobs, {}, [this](net::LinkPtr link) { adopt(std::move(link)); }, [](const Error&) {}));
   }
 
  private:
@@ -114,8 +114,8 @@ class TestBackbone {
   boost::asio::io_context context_;
   boost::asio::executor_work_guard<boost::asio::io_context::executor_type> work_;
   net::Credentials credentials_;
-  std::unique_ptr<net::Listener> listener_;
-  std::vector<std::unique_ptr<net::Dialer>> dialers_;
+  std::unique_ptr<net::SessionListener> listener_;
+  std::vector<std::unique_ptr<net::SessionDialer>> dialers_;
   Mailbox<Peer> links_;
   std::thread thread_;
 };
