@@ -151,7 +151,8 @@ Result<Prepared> prepare_addresses(const ServeOptions& options, Prepared prepare
     if (!claimed) return pass(claimed);
     prepared.listen = *claimed;
   } else if (options.workers.empty() && options.relays.empty()) {
-    return fail(ErrorKind::invalid_input, "with --listen none no worker can join: name some with --worker HOST:PORT, a relay with --relay, or listen");
+    return fail(ErrorKind::invalid_input,
+                "with --listen none no worker can join: name some with --worker HOST:PORT, a relay with --relay, or listen");
   }
   auto admin = optional_address(options.admin);
   if (!admin) return pass(admin);
@@ -497,15 +498,17 @@ void add_swarm_options(CLI::App& command, ServeOptions& o) {
   command.add_option("--worker", o.workers, "A worker that listens, HOST:PORT or tcp://, quic://, ws://, wss://; may be repeated")
       ->envname("LINKCPP_WORKER");
   command
-      .add_option("--relay", o.relays,
-                  "Be reachable through this relay too, relay://[KEY@]HOST:PORT (see `linkcpp relay`); workers that cannot connect here use it, "
-                  "and move to a direct path where one is found; may be repeated")
+      .add_option(
+          "--relay", o.relays,
+          "Be reachable through this relay too, relay://[KEY@]HOST:PORT (see `linkcpp relay`); workers that cannot connect here use it, "
+          "and move to a direct path where one is found; may be repeated")
       ->envname("LINKCPP_RELAY");
   command
       .add_option("--announce", o.announced,
                   "A further address of this machine for the join token, HOST:PORT: a forwarded port, a DNS name; may be repeated")
       ->envname("LINKCPP_ANNOUNCE");
-  command.add_flag("--no-direct", o.no_direct, "Stay on the relay: do not look for direct paths (hole punching)")->envname("LINKCPP_NO_DIRECT");
+  command.add_flag("--no-direct", o.no_direct, "Stay on the relay: do not look for direct paths (hole punching)")
+      ->envname("LINKCPP_NO_DIRECT");
   command
       .add_option("--slices", o.slices,
                   "HOST:PORT where workers that join with --budget get their slices; auto: port 7103, or a free one; none: they do not")

@@ -101,7 +101,7 @@ Result<worker::ServerOptions> server_options(const WorkerOptions& options) {
   server.token = *token;
   server.name = options.name.empty() ? host_name() : options.name;
   server.listen = options.listen;
-  server.session.find_direct = !options.no_direct;
+  server.session.find_direct = server.session.finder.map_port = !options.no_direct;
   server.dial = options.addresses.empty() ? token->addresses : options.addresses;
   if (!options.listen.empty() && options.addresses.empty()) server.dial.clear();
   for (const std::string& address : server.dial) {
@@ -215,7 +215,9 @@ void setup_worker(CLI::App& root, Action& chosen) {
   app->add_option("--experts", options->experts, "Which experts: all, 0-11, 0-3,8-11, 2/3 (second third), or by layers: L0-3:0-11;L4-7:all")
       ->envname("LINKCPP_EXPERTS")
       ->capture_default_str();
-  app->add_option("--listen", options->listen, "Accept backbones on HOST:PORT, or through a relay at relay://[KEY@]HOST:PORT, instead of dialling the token's addresses; may be repeated");
+  app->add_option("--listen", options->listen,
+                  "Accept backbones on HOST:PORT, or through a relay at relay://[KEY@]HOST:PORT, instead of dialling the token's "
+                  "addresses; may be repeated");
   app->add_option(
       "--address", options->addresses,
       "Dial this instead of the token's addresses (repeatable, tried in order): HOST:PORT, by QUIC if it is far and UDP passes; or "

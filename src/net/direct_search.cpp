@@ -147,7 +147,39 @@ std::shared_ptr<DirectSearch> DirectPaths::search(const std::weak_ptr<Session>& 
       });
     }
   }
-  return std::make_shared<DirectSearch>(socket_, dialer, stun_servers_, session, knobs_);
+  if (knobs_.map_port && !mapper_) map_port();
+  auto search = std::make_shared<DirectSearch>(socket_, dialer, stun_servers_, session, knobs_);
+  for (const Candidate& candidate : mapped_) search->add_candidate(candidate);
+  std::erase_if(searches_, [](const auto& weak) { return weak.expired(); });
+  searches_.push_back(search);
+  return search;
+}
+
+/// With the lock.
+void DirectPaths::map_port() {
+  PortMapperKnobs knobs;
+  knobs.farewell = std::chrono::milliseconds(1000);
+  knobs.tcp = false;  // nobody listens there
+  mapper_ = std::make_unique<PortMapper>(
+      socket_->local().port(),
+      [strand = strand_, weak = weak_from_this()](const PortMapper::Mapped& mapped) {  // on the mapper's thread, which may not end itself
+        asio::post(strand, [weak, candidate = mapped.candidate] {
+          if (const auto self = weak.lock()) self->add_mapped(candidate);
+        });
+      },
+      [](const Error&) {}, knobs);  // most networks have no such router: linkcpp doctor says so
+}
+
+void DirectPaths::add_mapped(const Candidate& candidate) {
+  std::vector<std::shared_ptr<DirectSearch>> searches;
+  {
+    const std::lock_guard lock(mutex_);
+    mapped_ = {candidate};  // in place of an earlier one
+    for (const auto& weak : searches_) {
+      if (auto search = weak.lock()) searches.push_back(std::move(search));
+    }
+  }
+  for (const auto& search : searches) search->add_candidate(candidate);
 }
 
 std::shared_ptr<QuicEndpoint> DirectPaths::socket() const {

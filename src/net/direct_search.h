@@ -8,13 +8,14 @@
 #include <vector>
 
 #include "net/path_finder.h"
+#include "net/port_mapper.h"
 #include "net/quic_hub.h"
 #include "net/session_link.h"
 
 namespace linkcpp::net {
 
-/// Of one session. Its offers travel in frames of type `candidates` over whatever carries the session at that moment. Threading: any thread.
-/// Dropping it ends the search; the session keeps what was found.
+/// Of one session. Its offers travel in frames of type `candidates` over whatever carries the session at that moment. Threading: any
+/// thread. Dropping it ends the search; the session keeps what was found.
 class DirectSearch : public std::enable_shared_from_this<DirectSearch> {
  public:
   /// What the session's paths are tagged with that were found here.
@@ -52,8 +53,8 @@ class DirectSearch : public std::enable_shared_from_this<DirectSearch> {
 /// Where searches come from: one for each dialer or listener of sessions. Threading: any thread.
 class DirectPaths : public std::enable_shared_from_this<DirectPaths> {
  public:
-  /// `socket`: a listener's, to be shared; none: one is opened when the first search needs it. `addresses`: those of relays and peers, whose
-  /// UDP ports may tell this node how it is seen. `on_connection`: connections that peers make to a socket of its own.
+  /// `socket`: a listener's, to be shared; none: one is opened when the first search needs it. `addresses`: those of relays and peers,
+  /// whose UDP ports may tell this node how it is seen. `on_connection`: connections that peers make to a socket of its own.
   DirectPaths(boost::asio::io_context& context, const Credentials& credentials, const LinkKnobs& link, PathFinderKnobs knobs,
               std::shared_ptr<QuicEndpoint> socket, const std::vector<std::string>& addresses, QuicHub::OnConnection on_connection);
 
@@ -61,10 +62,14 @@ class DirectPaths : public std::enable_shared_from_this<DirectPaths> {
   void start();
   /// None if this machine has no UDP.
   std::shared_ptr<DirectSearch> search(const std::weak_ptr<Session>& session, bool dialer);
+  /// The socket's port is open on the router, under this address; searches offer it too.
+  void add_mapped(const Candidate& candidate);
   /// The socket, if there is one by now.
   [[nodiscard]] std::shared_ptr<QuicEndpoint> socket() const;
 
  private:
+  void map_port();
+
   boost::asio::io_context& context_;
   const Strand strand_;
   const Credentials credentials_;
@@ -75,6 +80,9 @@ class DirectPaths : public std::enable_shared_from_this<DirectPaths> {
   mutable std::mutex mutex_;
   std::shared_ptr<QuicEndpoint> socket_;
   std::vector<Udp::endpoint> stun_servers_;
+  std::vector<Candidate> mapped_;
+  std::vector<std::weak_ptr<DirectSearch>> searches_;
+  std::unique_ptr<PortMapper> mapper_;
 };
 
 }  // namespace linkcpp::net

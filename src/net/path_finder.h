@@ -25,6 +25,7 @@ struct PathFinderKnobs {
   std::chrono::milliseconds retry_lost{1000};  ///< after a direct path that was found has died
   std::chrono::seconds retry_first{15};        ///< after an attempt that found nothing; doubles
   std::chrono::seconds retry_longest{600};
+  bool map_port = false;  ///< asks the router to keep a port open, where there is one that does so
   Puncher::Knobs punch;
 };
 

@@ -18,7 +18,8 @@ wire::FrameType type_of(const Bytes& frame) { return static_cast<wire::FrameType
 /// Connections' and sessions' own frames carry no number.
 bool numbered(wire::FrameType type) {
   using enum wire::FrameType;
-  return type != ping && type != pong && type != auth && type != attach && type != attached && type != ack && type != end && type != candidates;
+  return type != ping && type != pong && type != auth && type != attach && type != attached && type != ack && type != end &&
+         type != candidates;
 }
 
 /// Requests and answers name each other by their ids; all other frames mean something by their place.

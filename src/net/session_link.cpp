@@ -90,7 +90,7 @@ void Session::evict_path(SessionCore::Actions& out) {
 Result<> Session::add_dialled_path(LinkPtr connection, unsigned tag) {
   if (connection->peer() != peer_) {
     return linkcpp::fail(ErrorKind::unauthorized, "node {} answers at {}, where node {} was", short_name(connection->peer()),
-                                       connection->endpoint(), short_name(peer_));
+                         connection->endpoint(), short_name(peer_));
   }
   SessionCore::PathId id = 0;
   {
@@ -395,8 +395,7 @@ void Session::judge(Path& path, Clock::time_point when, SessionCore::Actions& ou
   const LinkStats stats = path.connection->stats();
   path.heard = stats.heard == Clock::time_point{} ? when : std::max(path.heard, stats.heard);
   const bool was_silent = path.silent;
-  path.silent =
-      path_is_silent(when - std::max(path.heard, listening_since_), stats.rtt, core_.kept_bytes(path.id), knobs_.path);
+  path.silent = path_is_silent(when - std::max(path.heard, listening_since_), stats.rtt, core_.kept_bytes(path.id), knobs_.path);
   if (path.silent && !was_silent) core_.doubt_path(path.id, now(), out);
   if (!core_.answered(path.id) && !path.attached && when - path.since > knobs_.attach_deadline) {
     outbox_.push_back({path.connection, Error{ErrorKind::timeout, "the peer did not take the connection into the session"}});

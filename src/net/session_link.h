@@ -27,15 +27,15 @@ namespace linkcpp::net {
 struct SessionKnobs {
   SessionCoreKnobs core;
   PathKnobs path;
-  std::size_t max_paths = 4;           ///< connections of one session; a further one replaces the one that was silent for longest
-  std::size_t sessions_per_peer = 8;   ///< of one public key; a further one replaces a suspended one, or is refused
-  std::size_t max_suspended = 64;      ///< sessions without a connection in all; a further one ends the one that waited longest
-  std::size_t max_unattached = 64;     ///< connections that have not said which session they carry
-  std::size_t max_early_bytes = 128u << 10;            ///< taken from such a connection, should frames overtake its attach
-  std::chrono::milliseconds attach_deadline{10'000};   ///< for attach, and for its answer
-  std::chrono::milliseconds supervision{200};          ///< how often paths are compared
-  std::chrono::milliseconds relay_after{300};          ///< relays among the addresses are used when no direct path came so soon
-  bool find_direct = true;                             ///< looks for a direct path while a relay carries the session
+  std::size_t max_paths = 4;                 ///< connections of one session; a further one replaces the one that was silent for longest
+  std::size_t sessions_per_peer = 8;         ///< of one public key; a further one replaces a suspended one, or is refused
+  std::size_t max_suspended = 64;            ///< sessions without a connection in all; a further one ends the one that waited longest
+  std::size_t max_unattached = 64;           ///< connections that have not said which session they carry
+  std::size_t max_early_bytes = 128u << 10;  ///< taken from such a connection, should frames overtake its attach
+  std::chrono::milliseconds attach_deadline{10'000};  ///< for attach, and for its answer
+  std::chrono::milliseconds supervision{200};         ///< how often paths are compared
+  std::chrono::milliseconds relay_after{300};         ///< relays among the addresses are used when no direct path came so soon
+  bool find_direct = true;                            ///< looks for a direct path while a relay carries the session
   PathFinderKnobs finder;
 };
 
@@ -52,8 +52,8 @@ class Session : public std::enable_shared_from_this<Session> {
   };
   struct Notice {
     Event event = Event::ended;
-    unsigned tag = 0;                        ///< that the path was given
-    std::chrono::nanoseconds lived{0};       ///< 0: the peer never answered on it
+    unsigned tag = 0;                   ///< that the path was given
+    std::chrono::nanoseconds lived{0};  ///< 0: the peer never answered on it
   };
   /// For whoever brings paths. Called without locks, from any thread; must not wait.
   using Watch = std::function<void(const Notice&)>;
@@ -151,7 +151,7 @@ class Session : public std::enable_shared_from_this<Session> {
   SessionCore::PathId last_path_ = 0;
   std::string last_endpoint_;
   std::string_view last_kind_ = "session";  ///< of the path that was preferred
-  LinkStats totals_;                       ///< of paths that are gone
+  LinkStats totals_;                        ///< of paths that are gone
   std::vector<Notice> notices_;
   std::function<void(ByteSpan)> on_offer_;
   std::string path_note_;

@@ -22,7 +22,8 @@ class Entrance : public std::enable_shared_from_this<Entrance> {
  public:
   /// Finds the session for an attach; none if it was refused.
   using OnAttach = std::function<void(const std::shared_ptr<Entrance>&, const wire::FrameView&)>;
-  using OnGone = std::function<void(const std::shared_ptr<Entrance>&, const Error&)>;
+  /// It will carry no session: why not, if it was refused; who only looks whether somebody is here goes by itself.
+  using OnGone = std::function<void(const std::shared_ptr<Entrance>&, const Error* refused)>;
 
   Entrance(asio::io_context& context, LinkPtr connection, std::size_t max_early_bytes, OnAttach on_attach, OnGone on_gone)
       : connection_(std::move(connection)),
@@ -73,7 +74,7 @@ class Entrance : public std::enable_shared_from_this<Entrance> {
     if (!connection) return;
     if (aloud) connection->send(wire::make_end({0, reason.kind, reason.message}));
     connection->close(reason);
-    on_gone_(shared_from_this(), reason);
+    on_gone_(shared_from_this(), &reason);
   }
 
  private:
@@ -102,7 +103,7 @@ class Entrance : public std::enable_shared_from_this<Entrance> {
     }
     deadline_.cancel();
     if (session) session->on_path_closed(path_, error);
-    if (waiting) on_gone_(shared_from_this(), error);
+    if (waiting) on_gone_(shared_from_this(), nullptr);
   }
 
   mutable std::mutex mutex_;
@@ -134,8 +135,8 @@ class Registry : public std::enable_shared_from_this<Registry> {
           else
             from->refuse({ErrorKind::unavailable, "this node stopped listening"}, true);
         },
-        [weak = weak_from_this()](const std::shared_ptr<Entrance>& from, const Error& error) {
-          if (auto self = weak.lock()) self->gone(from, error);
+        [weak = weak_from_this()](const std::shared_ptr<Entrance>& from, const Error* refused) {
+          if (auto self = weak.lock()) self->gone(from, refused);
         });
     std::shared_ptr<Entrance> oldest;
     {
@@ -301,12 +302,12 @@ class Registry : public std::enable_shared_from_this<Registry> {
     return n > knobs_.max_suspended ? longest->session.lock() : nullptr;
   }
 
-  void gone(const std::shared_ptr<Entrance>& entrance, const Error& error) {
+  void gone(const std::shared_ptr<Entrance>& entrance, const Error* reason) {
     {
       const std::lock_guard lock(mutex_);
       waiting_.remove(entrance);
     }
-    refused(entrance->endpoint(), error);
+    if (reason != nullptr) refused(entrance->endpoint(), *reason);
   }
 
   asio::io_context& context_;
@@ -335,7 +336,8 @@ class ListenerOfSessions final : public SessionListener {
         [registry = registry_](const std::string& endpoint, const Error& error) { registry->refused(endpoint, error); });
     if (!listener) return pass(listener);
     addresses_.push_back((*listener)->address());
-    if (!quic_) quic_ = (*listener)->quic();
+    // Its port may be known to firewalls; but from loopback nobody elsewhere is reached.
+    if (auto quic = (*listener)->quic(); quic && !quic_ && !quic->local().address().is_loopback()) quic_ = std::move(quic);
     listeners_.push_back(std::move(*listener));
     return {};
   }
@@ -355,7 +357,7 @@ class ListenerOfSessions final : public SessionListener {
  private:
   std::shared_ptr<Registry> registry_;
   std::vector<std::unique_ptr<Listener>> listeners_;
-  std::shared_ptr<QuicEndpoint> quic_;  ///< of the first that has one
+  std::shared_ptr<QuicEndpoint> quic_;  ///< of the first that others may reach
   std::vector<std::string> addresses_;
 };
 
@@ -365,7 +367,8 @@ Result<std::unique_ptr<SessionListener>> SessionListener::open(asio::io_context&
                                                                const Credentials& credentials, const LinkKnobs& link, SessionKnobs knobs,
                                                                Listener::OnLink on_link, Listener::OnRefused on_refused) {
   knobs = fitting(std::move(knobs), link);
-  auto listener = std::make_unique<ListenerOfSessions>(std::make_shared<Registry>(context, knobs, std::move(on_link), std::move(on_refused)));
+  auto listener =
+      std::make_unique<ListenerOfSessions>(std::make_shared<Registry>(context, knobs, std::move(on_link), std::move(on_refused)));
   for (const std::string& address : addresses) {
     if (auto opened = listener->listen(context, address, credentials, link); !opened) return pass(opened);
   }

@@ -31,8 +31,8 @@ class SessionListener {
                                                        Listener::OnLink on_link, Listener::OnRefused on_refused);
 };
 
-/// Dials a peer and keeps a session with it: again when a connection is lost, with the Dialer's backoff when that fails. A session that ended
-/// is followed by a new one. Destroying it stops dialling; a session lives on as long as its connections do.
+/// Dials a peer and keeps a session with it: again when a connection is lost, with the Dialer's backoff when that fails. A session that
+/// ended is followed by a new one. Destroying it stops dialling; a session lives on as long as its connections do.
 class SessionDialer {
  public:
   virtual ~SessionDialer() = default;

@@ -116,7 +116,7 @@ class TlsConnection final : public Connection, public std::enable_shared_from_th
 
   FrameCounters counters_;
   std::atomic<std::int64_t> rtt_ns_{0}, rtt_min_ns_{0};
-  std::atomic<Clock::rep> sent_;  ///< when something was last sent
+  std::atomic<Clock::rep> sent_;               ///< when something was last sent
   std::atomic<Clock::time_point> last_heard_;  ///< heard_, for stats()
 };
 

@@ -21,8 +21,8 @@ class SwarmStatus {
   struct Worker {
     std::string name, key, endpoint, transport, device, experts;
     std::uint64_t held = 0;
-    std::string state;   ///< "joined", "draining" or "left"
-    std::string reason;  ///< of leaving
+    std::string state;           ///< "joined", "draining" or "left"
+    std::string reason;          ///< of leaving
     bool out_of_touch = false;   ///< its session has no connection just now
     Json paths = Json::array();  ///< that carry its session: {"kind", "peer", "rtt_ms", …}
     std::string why;             ///< it is reached by these

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <boost/asio/steady_timer.hpp>
+#include <cmath>
 #include <cstdio>
 #include <deque>
 #include <unordered_map>
@@ -11,8 +12,9 @@
 #include "dispatch/dispatcher.h"
 #include "net/driver.h"
 #include "net/identity.h"
-#include "net/token.h"
+#include "net/path_choice.h"
 #include "net/session_transport.h"
+#include "net/token.h"
 #include "net/transport.h"
 #include "swarm/peer.h"
 #include "swarm/provision.h"
@@ -397,6 +399,7 @@ class Star final : public Backbone {
     std::vector<wire::SliceSourceAddress> sources;
     for (const PeerPtr& other : peers_) {
       if (other == peer || !other->offer || other->offer->share_port == 0 || sources.size() >= max_peer_sources) continue;
+      if (net::is_relayed(other->link->kind())) continue;  // it is not reached where the relay is
       const std::string url = slice_url(other->link->endpoint(), other->offer->share_port);
       if (!url.empty()) sources.push_back({url, other->link->peer().bytes});
     }
@@ -709,22 +712,31 @@ class Star final : public Backbone {
     account_timer_.async_wait([this](const boost::system::error_code& error) {
       if (error || closing_) return;
       if (account_.total.steps != emitted_steps_) emit_account();
+      for (const PeerPtr& peer : peers_) {
+        if (peer->id) emit_paths(peer);
+      }
       schedule_account();
     });
   }
 
-  /// Which connections carry it, if that has changed.
+  /// Which connections carry it, if that has changed, or their round trips by a fifth.
   void emit_paths(const PeerPtr& peer) {
     Json paths = Json::array();
     std::string shape = peer->link->path_note();
     for (const net::PathStats& path : peer->link->paths()) {
-      paths.push_back({{"kind", path.kind}, {"endpoint", path.endpoint}, {"rtt_ms", static_cast<double>(path.rtt.count()) / 1000},
-                       {"preferred", path.preferred}, {"bytes_sent", path.bytes_sent}, {"bytes_received", path.bytes_received}});
-      shape += std::format("|{} {} {}", path.kind, path.endpoint, path.preferred);
+      paths.push_back({{"kind", path.kind},
+                       {"endpoint", path.endpoint},
+                       {"rtt_ms", static_cast<double>(path.rtt.count()) / 1000},
+                       {"preferred", path.preferred},
+                       {"bytes_sent", path.bytes_sent},
+                       {"bytes_received", path.bytes_received}});
+      const auto rtt = std::lround(4 * std::log2(static_cast<double>(std::max<std::int64_t>(path.rtt.count(), 1))));
+      shape += std::format("|{} {} {} {}", path.kind, path.endpoint, path.preferred, rtt);
     }
     if (shape == peer->paths_said) return;
-    Json event{{"event", "worker_paths"}, {"name", peer->name}, {"transport", peer->link->kind()}, {"endpoint", peer->link->endpoint()},
-               {"why", peer->link->path_note()}, {"paths", std::move(paths)}};
+    Json event{{"event", "worker_paths"},         {"name", peer->name},
+               {"transport", peer->link->kind()}, {"endpoint", peer->link->endpoint()},
+               {"why", peer->link->path_note()},  {"paths", std::move(paths)}};
     if (std::exchange(peer->transport_said, peer->link->kind()) != peer->link->kind()) {
       event["moved"] = true;
       note(std::format("worker {} is reached by {} now, at {}", peer->name, peer->link->kind(), peer->link->endpoint()));
@@ -739,9 +751,7 @@ class Star final : public Backbone {
     for (const auto& [layer, tally] : account_.layers) layers[std::to_string(layer)] = to_json(tally);
     for (const auto& [name, tally] : account_.workers) workers[name] = to_json(tally);
     for (const PeerPtr& peer : peers_) {
-      if (!peer->id) continue;
-      workers[peer->name]["rtt_us"] = peer->link->stats().rtt.count();
-      emit_paths(peer);
+      if (peer->id) workers[peer->name]["rtt_us"] = peer->link->stats().rtt.count();
     }
     Json selected = Json::object();
     for (const auto& [layer, experts] : account_.selected) selected[std::to_string(layer)] = std::ranges::count(experts, true);

@@ -32,6 +32,7 @@ Result<Config> parse(const Json& json, const std::string& file) {
     config.listen = json.value("listen", config.listen);
   }
   config.session.find_direct = json.value("path", "auto") != "fixed";
+  config.session.finder.map_port = config.session.find_direct;
   config.workers = json.value("workers", config.workers);
   auto mode = wire::parse_combine_mode(json.value("mode", "raw"));
   if (!mode) return pass(mode);

@@ -30,7 +30,7 @@ struct Config {
   std::uint16_t slice_port = 0;      ///< where this machine gives slices; 0: it does not
   std::vector<std::string> sources;  ///< URLs of web servers that have the slices or the model
   net::SessionKnobs session;
-  int status_fd = -1;                ///< events as JSON lines; -1: none
+  int status_fd = -1;  ///< events as JSON lines; -1: none
 
   /// Fails with a sentence that names the file and the key.
   static Result<Config> read(const std::filesystem::path& file);

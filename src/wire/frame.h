@@ -32,10 +32,10 @@ enum class FrameType : std::uint8_t {
   assign = 13,  ///< backbone to worker: which slices to hold and where to get them
   holds = 14,   ///< worker to backbone: the experts that it can compute from now on
   // Of the session (wire/session.h), never numbered:
-  attach = 15,    ///< dialling side: this connection carries that session; what was received
-  attached = 16,  ///< the answer: what was received here
-  ack = 17,       ///< what was received
-  end = 18,       ///< the session ends, or there is none, with the reason
+  attach = 15,      ///< dialling side: this connection carries that session; what was received
+  attached = 16,    ///< the answer: what was received here
+  ack = 17,         ///< what was received
+  end = 18,         ///< the session ends, or there is none, with the reason
   candidates = 19,  ///< where the sender might be reached directly (net/path_offer.h)
 };
 

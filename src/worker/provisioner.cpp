@@ -24,6 +24,9 @@ namespace {
 using store::SliceIndex;
 constexpr const char* current_name = "current";  // in the store's folder: digest of the index that was assigned last
 constexpr auto index_retry = std::chrono::seconds(2);
+constexpr const char* behind_relay =
+    "the backbone is reached through a relay, which carries no slices: name a web server with them on the backbone's side "
+    "(linkcpp serve --source URL), or give this worker a model file";
 /// What is asked first: web servers that the backbone's operator named spare the backbone's own line.
 enum Tier { own_disk, peers, web, the_backbone };
 
@@ -230,6 +233,7 @@ class StoreProvisioner final : public Provisioner {
 
   Result<std::string> index_from(const wire::SliceSourceAddress& source, const Work& work) const {
     const std::string url = located(source, work.host);
+    if (url.empty()) return fail(ErrorKind::unavailable, "{}", behind_relay);
     if (url.starts_with("lks://")) {
       return fetch::http_get(url + "/v1/indexes/" + wire::to_hex(work.assign.index), store::max_index_bytes, {},
                              credentials(net::PeerKey{source.key}));
@@ -244,10 +248,11 @@ class StoreProvisioner final : public Provisioner {
     return std::make_shared<const SliceIndex>(std::move(*index));
   }
 
-  /// "lks://:7103" is the backbone itself.
+  /// "lks://:7103" is the backbone itself. Empty: it is behind a relay, where its slices are not.
   static std::string located(const wire::SliceSourceAddress& source, const std::string& host) {
     constexpr std::string_view own = "lks://:";
     if (!source.url.starts_with(own)) return source.url;
+    if (host.empty()) return {};
     const std::string shown = host.find(':') == std::string::npos ? host : "[" + host + "]";
     return "lks://" + shown + source.url.substr(own.size() - 1);
   }
@@ -294,6 +299,10 @@ class StoreProvisioner final : public Provisioner {
     if (auto own = own_file(index)) sources.push_back(std::move(*own));
     for (const wire::SliceSourceAddress& address : work.assign.sources) {
       const std::string url = located(address, work.host);
+      if (url.empty()) {
+        spdlog::warn("{}", behind_relay);
+        continue;
+      }
       const net::PeerKey key{address.key};
       if (key == options_.identity.key()) continue;
       const bool node = url.starts_with("lks://");

@@ -51,8 +51,8 @@ class Provisioner {
 
   /// Room, and what is stored of the model that was held last.
   [[nodiscard]] virtual wire::Offer offer() const = 0;
-  /// Fetches what is assigned from now on, instead of what was assigned before. `host`: where the backbone was reached, for sources
-  /// without one. Returns at once; faults are logged.
+  /// Fetches what is assigned from now on, instead of what was assigned before. `host`: where the backbone was reached (empty: at a relay),
+  /// for sources without one. Returns at once; faults are logged.
   virtual void assign(wire::Assign assign, const std::string& host, const net::PeerKey& backbone) = 0;
   /// The next layer that is complete; the caller holds it from then on.
   virtual std::optional<ArrivedLayer> take() = 0;

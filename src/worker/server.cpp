@@ -13,6 +13,7 @@
 #include "dispatch/dispatcher.h"
 #include "net/driver.h"
 #include "net/endpoint.h"
+#include "net/path_choice.h"
 #include "net/session_transport.h"
 #include "worker/compute.h"
 #include "worker/delay_line.h"
@@ -140,8 +141,8 @@ class ExpertServer final : public Server {
   void dial() {
     if (options_.dial.empty()) return;
     dialer_ = net::SessionDialer::start(
-        driver_.context(), options_.dial, credentials(), options_.link, options_.session, [this](net::LinkPtr link) { adopt(std::move(link), true); },
-        [this](const Error& error) { dial_failed(error); });
+        driver_.context(), options_.dial, credentials(), options_.link, options_.session,
+        [this](net::LinkPtr link) { adopt(std::move(link), true); }, [this](const Error& error) { dial_failed(error); });
   }
 
   void adopt(net::LinkPtr link, bool dialled) {
@@ -161,7 +162,8 @@ class ExpertServer final : public Server {
                               },
                           .on_suspended =
                               [weak] {
-                                if (auto s = weak.lock()) spdlog::warn("lost touch with the backbone at {}; waiting for it", s->link->endpoint());
+                                if (auto s = weak.lock())
+                                  spdlog::warn("lost touch with the backbone at {}; waiting for it", s->link->endpoint());
                               },
                           .on_resumed =
                               [weak] {
@@ -293,7 +295,8 @@ class ExpertServer final : public Server {
     const std::size_t urgent = dispatch::describe(assign->urgent).size();
     spdlog::info("assigned: {}{}{}", dispatch::describe(assign->urgent), urgent != 0 && !assign->spare.empty() ? "; replicas: " : "",
                  dispatch::describe(assign->spare));
-    provisioner_->assign(std::move(*assign), peer ? peer->host : "", session->link->peer());
+    const bool there = peer && !net::is_relayed(session->link->kind());  // else it is the relay's
+    provisioner_->assign(std::move(*assign), there ? peer->host : "", session->link->peer());
   }
 
   /// On the compute thread, which alone uses the host.

@@ -10,8 +10,8 @@
 
 #include "base/error.h"
 #include "engine/expert_host.h"
-#include "net/token.h"
 #include "net/session_link.h"
+#include "net/token.h"
 #include "net/transport.h"
 #include "worker/provisioner.h"
 
@@ -20,7 +20,7 @@ namespace linkcpp::worker {
 struct ServerOptions {
   std::string name;
   std::vector<std::string> listen;  ///< for backbones that dial: "host:port", "relay://…"; empty: none
-  std::vector<std::string> dial;  ///< addresses of the backbone; empty: only listen
+  std::vector<std::string> dial;    ///< addresses of the backbone; empty: only listen
   net::Identity identity;
   net::JoinToken token;
   wire::Digest model{};                       ///< whose experts the host holds; zeros if they are to be provisioned

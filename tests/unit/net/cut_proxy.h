@@ -99,10 +99,11 @@ class CutProxy {
     from.async_read_some(boost::asio::buffer(*buffer), [=, this, &from, &into](const boost::system::error_code& error, std::size_t n) {
       if (pair->frozen) return;
       if (error) return pair->drop();
-      boost::asio::async_write(into, boost::asio::buffer(*buffer, n), [=, this, &from, &into](const boost::system::error_code& failed, std::size_t) {
-        if (failed) return pair->drop();
-        pump(pair, from, into);
-      });
+      boost::asio::async_write(into, boost::asio::buffer(*buffer, n),
+                               [=, this, &from, &into](const boost::system::error_code& failed, std::size_t) {
+                                 if (failed) return pair->drop();
+                                 pump(pair, from, into);
+                               });
     });
   }
 

@@ -1,10 +1,11 @@
 // Sessions over real connections that are cut, frozen and refused: frames are neither lost nor repeated, and who may take part in what.
+#include "wire/session.h"
+
 #include <gmock/gmock.h>
 
 #include "net/session_transport.h"
 #include "unit/net/cut_proxy.h"
 #include "unit/net/harness.h"
-#include "wire/session.h"
 
 namespace linkcpp::net {
 namespace {

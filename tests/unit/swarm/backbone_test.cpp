@@ -12,8 +12,8 @@
 
 #include "dispatch/dispatcher.h"
 #include "net/driver.h"
-#include "net/token.h"
 #include "net/session_transport.h"
+#include "net/token.h"
 #include "slice/cutter.h"
 #include "support/mailbox.h"
 #include "support/tiny_gguf.h"
