@@ -53,8 +53,11 @@ void DirectSearch::make_finder() {
             const auto s = session.lock();
             if (!s) return;
             LinkPtr link = make_link(std::move(connection));
-            if (s->add_dialled_path(std::move(link), path_tag)) return;
-            if (const auto self = weak.lock()) self->path_lost();
+            const bool added = s->add_dialled_path(std::move(link), path_tag).has_value();
+            const auto self = weak.lock();
+            if (!self) return;
+            self->found_ = added;
+            if (!added) self->path_lost();
           },
       .on_state =
           [session = session_](const std::string& state) {
@@ -67,7 +70,7 @@ void DirectSearch::make_finder() {
 
 void DirectSearch::begin() {
   asio::post(endpoint_->hub()->strand(), [self = shared_from_this()] {
-    if (self->finder_) return;
+    if (self->found_) return;
     self->make_finder();
     self->finder_->start();
   });
@@ -96,6 +99,7 @@ void DirectSearch::add_candidate(const Candidate& candidate) {
 
 void DirectSearch::path_lost() {
   asio::post(endpoint_->hub()->strand(), [self = shared_from_this()] {
+    self->found_ = false;
     if (self->finder_) self->finder_->lost();
   });
 }

@@ -27,7 +27,8 @@ class DirectSearch : public std::enable_shared_from_this<DirectSearch> {
   DirectSearch(const DirectSearch&) = delete;
   DirectSearch& operator=(const DirectSearch&) = delete;
 
-  /// Dialling side: looks for a direct path, unless it does so already or has one.
+  /// Dialling side: looks for a direct path, unless it has one. To be called for each connection to a relay: what was under way over the
+  /// one before may be lost.
   void begin();
   void received_offer(ByteSpan offer);
   void add_candidate(const Candidate& candidate);
@@ -46,6 +47,7 @@ class DirectSearch : public std::enable_shared_from_this<DirectSearch> {
   // On the hub's strand:
   std::shared_ptr<PathFinder> finder_;
   std::vector<Candidate> mapped_;
+  bool found_ = false;
   std::chrono::steady_clock::time_point offers_since_{};
   int offers_ = 0;
 };

@@ -178,6 +178,7 @@ void PathFinder::connect(const Puncher::Found& found) {
 }
 
 void PathFinder::lost() {
+  puncher_.reset();  // of the attempt that found it: its end is not that of the next one
   report_.found.reset();
   say("lost the direct path");
   retry_after(knobs_.retry_lost);

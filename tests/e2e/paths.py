@@ -11,6 +11,7 @@ import sys
 import tempfile
 import threading
 import time
+import urllib.request
 
 from swarm import LINKCPP, PROJECT, Process, Swarm, run_tests
 
@@ -83,23 +84,45 @@ class Asking:
     """Requests one after the other, until it is left: every one must be answered with the text."""
 
     def __init__(self, server, expected):
-        self.server, self.expected, self.over, self.wrong, self.answered = server, expected, False, [], 0
+        self.server, self.expected, self.over, self.wrong, self.answered, self.gaps_ms = server, expected, False, [], 0, []
         self.thread = threading.Thread(target=self._ask)
 
     def _ask(self):
         while not self.over:
-            answer = self.server.complete(PROMPT, N)
+            try:
+                answer = self._stream()
+            except (OSError, ValueError, KeyError) as error:
+                answer = f"{type(error).__name__}: {error}"
             self.answered += 1
             if answer != self.expected:
                 self.wrong.append(answer)
+
+    def _stream(self):
+        """The text; the pauses between tokens go to gaps_ms."""
+        body = dict(prompt=PROMPT, n_predict=N, temperature=0, seed=1, cache_prompt=False, ignore_eos=True, stream=True)
+        request = urllib.request.Request(self.server.url + "/completion", json.dumps(body).encode(), {"Content-Type": "application/json"})
+        text, last = "", None
+        with urllib.request.urlopen(request, timeout=60) as answer:
+            for line in answer:
+                if not line.startswith(b"data: "):
+                    continue
+                text += json.loads(line[6:])["content"]
+                now = time.monotonic()
+                if last:
+                    self.gaps_ms.append(1000 * (now - last))
+                last = now
+        return text
 
     def __enter__(self):
         self.thread.start()
         return self
 
-    def __exit__(self, *_):
+    def stop(self):
         self.over = True
         self.thread.join()
+
+    def __exit__(self, *_):
+        self.stop()
         assert self.answered > 0 and not self.wrong, f"{len(self.wrong)} of {self.answered} answers are wrong: {self.wrong[:3]}"
 
 
@@ -125,7 +148,7 @@ def answers_of_plain(swarm):
     expected = plain.complete(PROMPT, N)
     plain.process.stop()
     assert expected[0] == 200, expected
-    return expected
+    return expected[1]
 
 
 @in_the_lab

@@ -6,6 +6,7 @@ emulator: there node() enters nodes. Everything that inside() starts dies with t
 import contextlib
 import json
 import os
+import re
 import subprocess
 import sys
 import tempfile
@@ -117,6 +118,13 @@ class FarRig(Rig):
             worker = self._worker(f"at-{where}", experts, ["--join", self.token("127.0.0.1:1"), "--listen", f"0.0.0.0:{port}"], 1, more)
             worker.wait_for("listen", 30)
         self.addresses.append(f"{scheme}{address(where)}:{port}")
+        return worker
+
+    def relayed_worker(self, where, experts, relay):
+        """A worker that the backbone dials at a relay."""
+        with within(where):
+            worker = self._worker(f"at-{where}", experts, ["--join", self.token("127.0.0.1:1"), "--listen", relay, "--no-direct"], 1, ())
+            self.addresses.append(re.search(r"relay://\S+/[a-z2-7]{52}", worker.wait_for("relay://[^ ]*/[a-z2-7]{52}", 30))[0])
         return worker
 
     def server(self, *options, linked=True, **settings):

@@ -44,7 +44,7 @@ struct Finders {
   std::shared_ptr<PathFinder> at_worker, at_backbone;
   Mailbox<LinkPtr> direct;
 
-  Finders()
+  explicit Finders(PathFinderKnobs knobs = {})
       : backbone(loop.context(), nodes.backbone_credentials(), nodes.knobs),
         worker(loop.context(), nodes.worker_credentials(), nodes.knobs),
         server(loop.context(), nodes.backbone_credentials(), nodes.knobs) {
@@ -56,7 +56,8 @@ struct Finders {
     at_worker = std::make_shared<PathFinder>(
         worker.endpoint, true, servers,
         PathFinder::Handlers{.send_offer = [this](Bytes offer) { to(backbone, at_backbone, std::move(offer)); },
-                             .on_connection = [this](std::shared_ptr<Connection> c) { direct.put(make_link(std::move(c))); }});
+                             .on_connection = [this](std::shared_ptr<Connection> c) { direct.put(make_link(std::move(c))); }},
+        knobs);
   }
   static void to(QuicNode& node, std::weak_ptr<PathFinder> finder, Bytes offer) {
     boost::asio::post(node.endpoint->hub()->strand(), [finder = std::move(finder), offer = std::move(offer)] {
@@ -85,6 +86,20 @@ TEST(PathFinderTest, FindsTheDirectPathAndConnects) {
   ASSERT_EQ(report.seen_by.size(), 1u) << "the third node answers STUN";
   EXPECT_EQ(report.seen_by[0].second, both.worker.endpoint->local());
   EXPECT_THAT(report.state, HasSubstr("directly"));
+}
+
+TEST(PathFinderTest, APathThatIsLostAtOnceIsLookedForAgainSoon) {
+  PathFinderKnobs knobs;
+  knobs.punch.deadline = 300ms;  // the attempt that found it still runs when it is lost
+  knobs.retry_lost = 500ms;
+  knobs.retry_first = 2 * patience;  // for attempts that find nothing
+  Finders both(knobs);
+  both.worker.on_strand([&] { both.at_worker->start(); });
+  for (int i = 0; i < 3; ++i) {
+    auto direct = both.direct.take();
+    ASSERT_TRUE(direct) << i;
+    both.worker.on_strand([&] { both.at_worker->lost(); });
+  }
 }
 
 TEST(PathFinderTest, AnOfferOfAnotherAttemptIsIgnored) {
