@@ -30,7 +30,7 @@ class Process:
     """A child whose output is kept line by line and can be waited for."""
 
     def __init__(self, name, command, env=None):
-        self.name, self.lines, self.changed = name, [], threading.Condition()
+        self.name, self.lines, self.changed, self.said_all = name, [], threading.Condition(), False
         self.child = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, stdin=subprocess.DEVNULL,
                                       env=env or ENV, text=True, errors="replace")
         threading.Thread(target=self._read, daemon=True).start()
@@ -41,6 +41,7 @@ class Process:
                 self.lines.append(line.rstrip("\n"))
                 self.changed.notify_all()
         with self.changed:
+            self.said_all = True
             self.changed.notify_all()
 
     def output(self):
@@ -57,7 +58,7 @@ class Process:
                         return self.lines[seen]
                     seen += 1
                 left = deadline - time.monotonic()
-                if left <= 0 or (self.child.poll() is not None and seen == len(self.lines)):
+                if left <= 0 or self.said_all:  # one that has ended may still have lines under way
                     raise AssertionError(f"{self.name}: no line matched {pattern!r} in {timeout} s; its output:\n" + "\n".join(self.lines[-40:]))
                 self.changed.wait(min(left, 0.2))
 
