@@ -111,7 +111,7 @@ TEST(Process, TerminatesOnlyOnce) {
 TEST(Process, DestructionKillsAndReaps) {
   pid_t pid = -1;
   {
-    auto process = Process::start(shell("sleep 100"));
+    auto process = Process::start(shell("exec sleep 100"));
     ASSERT_TRUE(process);
     pid = process->pid();
     EXPECT_EQ(kill(pid, 0), 0);
