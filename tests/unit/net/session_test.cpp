@@ -87,7 +87,7 @@ TEST_P(SessionOver, ConnectionsThatAreCutAgainAndAgainNeitherLoseNorRepeatAFrame
       proxy.cut();
     }
   });
-  exchange_from_many_threads(backbone.link, worker.link, backbone.at, worker.at);
+  exchange_from_many_threads(backbone.link, worker.link, backbone.at, worker.at, Order::may_overtake);
   over = true;
   saboteur.join();
   EXPECT_EQ(backbone.at.frames->size() + worker.at.frames->size(), 0u) << "some came twice";
