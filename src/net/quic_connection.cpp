@@ -170,7 +170,11 @@ QuicConnection::~QuicConnection() {
     const std::lock_guard lock(mutex_);
     farewell({ErrorKind::unavailable, ""});
   }
-  if (ssl_) SSL_set_app_data(ssl_.get(), nullptr);
+  if (ssl_) {
+    SSL_set_app_data(ssl_.get(), nullptr);
+    // QUIC has no closing alerts. Without them OpenSSL takes the connection for cut off and forgets the ticket that it gave.
+    SSL_set_shutdown(ssl_.get(), SSL_SENT_SHUTDOWN | SSL_RECEIVED_SHUTDOWN);
+  }
   quic_.reset();
   if (crypto_ != nullptr) ngtcp2_crypto_ossl_ctx_del(crypto_);
 }

@@ -9,7 +9,7 @@ import traceback
 import lib
 
 NAMES = ["identity", "accuracy", "bytes", "star", "overlap", "overhead", "planning", "rpc", "archs", "devices", "memory", "slicing", "provisioning", "lab",
-         "wan-exchange", "wan-star", "wan-decode", "wan-peers", "wan-pipe", "wan-moves", "nat-matrix", "transport-cost"]
+         "wan-exchange", "wan-first", "wan-star", "wan-decode", "wan-peers", "wan-pipe", "wan-moves", "nat-matrix", "transport-cost"]
 
 
 def main():

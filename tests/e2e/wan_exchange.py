@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
-"""One dispatch and its combine over a WAN: sizes, round trips, losses, pauses and transports; and what the first answer costs from the call that dials.
-Each run has two nodes of its own in the lab. A relay lies in the middle, so that its legs are half the way each."""
+"""One dispatch and its combine over a WAN: sizes, round trips, losses, pauses and transports; and, for wan_first.py, what
+the first answer costs. Each run has two nodes of its own in the lab. A relay lies in the middle, so that its legs are half the way each."""
 import itertools
 import os
 import tempfile
@@ -181,7 +181,7 @@ def exchanges(known):
 
 
 def first_answers(known):
-    table = Table("wan-exchange", "From the call that dials to the first answer, in round trips",
+    table = Table("wan-first", "From the call that dials to the first answer, in round trips",
                   ["transport", "RTT (ms)", "KB out / back", "times", "cold (lowest-highest run)", "cold, worst", "resumed (lowest-highest run)", "resumed, worst"])
     names = ("tcp", "quic") if lib.quick else ("tcp", "ws", "quic", "relay")
     keys = list(itertools.product([t for t in known if t.name in names], RTTS_MS[:1] if lib.quick else sorted(RTTS_MS), (SMALL,) if lib.quick else (SMALL, MIDDLE)))
@@ -219,10 +219,9 @@ def first_answer_row(table, transport, rtt, size, runs):
 
 
 def measure():
-    known = wan.transports()
-    return [exchanges(known), first_answers(known)]
+    return exchanges(wan.transports())
 
 
 if __name__ == "__main__":
     wan.run_inside(inside)
-    lib.finish(*measure())
+    lib.finish(measure())

@@ -297,6 +297,23 @@ TEST(QuicTest, AResumedLinkIsHeardBeforeAnAnswerHasCome) {
   EXPECT_EQ(answered.frames->take()->header.request, 43u);
 }
 
+TEST(QuicTest, ATicketOutlivesTheConnectionThatGaveIt) {
+  std::atomic<bool> answers = true;
+  QuicLinked linked([&](bool to_server, ByteSpan, std::size_t) { return to_server || answers ? 1 : 0; });
+  leave_with_ticket(linked);
+  linked.backbone.reset();
+  std::this_thread::sleep_for(1s);  // its closing period is over, and nothing is left of it
+  answers = false;
+  linked.guest->dial(linked.address(), [](const LinkPtr& link) { link->send(free_frame(3000, 42)); });
+  auto backbone = linked.host->links.take(5s);
+  ASSERT_TRUE(backbone) << "the server had forgotten the ticket";
+  Recorder heard;
+  (*backbone)->start(heard.handlers());
+  EXPECT_EQ(heard.frames->take()->header.request, 42u);
+  answers = true;
+  EXPECT_TRUE(linked.guest->links.take());
+}
+
 TEST(QuicTest, AReplayedFirstFlightIsNotHeardTwice) {
   QuicLinked linked([](bool, ByteSpan, std::size_t) { return 1; });
   leave_with_ticket(linked);
