@@ -100,14 +100,14 @@ def measure():
     transports = [t for t in wan.transports() if t.name in ("tcp", "quic", "ws") and not t.missing]
     transports = [t for t in transports if t.name != "ws" or lib.full]
     keys = list(itertools.product(transports, STARS, losses, (False, True)))
-    waiting = [(key, new_run(*key)) for key in keys for _ in range(lib.repetitions(RUNS, 2))]
+    waiting = [(key, new_run(*key)) for key in keys for _ in range(RUNS)]
     for part in labs([run for _, run in waiting]):
         one_lab(part)
     for key in keys:
         row(table, *key, [run for other, run in waiting if other is key])
     for n, trips in STARS.items():
         table.note(f"One after the other, {n} workers would take at least {sum(trips) / max(trips):.2f} round trips of the slowest.")
-    table.note(f"{lib.repetitions(RUNS, 2)} runs of {lib.repetitions(COUNT, 80)} exchanges each, without pauses, after {WARM_UP} from which hedging learns. A replica is as far "
+    table.note(f"{RUNS} runs of {lib.repetitions(COUNT, 80)} exchanges each, without pauses, after {WARM_UP} from which hedging learns. A replica is as far "
                "as its worker, on a line of its own.")
     return table
 
