@@ -161,8 +161,8 @@ Result<Prepared> prepare_addresses(const ServeOptions& options, Prepared prepare
     if (auto parsed = net::parse_address(worker); !parsed) return pass(parsed);
   }
   for (const auto& relay : options.relays) {
-    const auto parsed = net::parse_address(relay);
-    if (!parsed) return std::unexpected(parsed.error());
+    auto parsed = net::parse_address(relay);
+    if (!parsed) return pass(parsed);
     if (parsed->scheme != net::Scheme::relay || parsed->key)
       return fail(ErrorKind::invalid_input, "--relay {}: give the address of a relay, relay://[KEY@]HOST:PORT", relay);
   }

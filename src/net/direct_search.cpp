@@ -1,7 +1,5 @@
 #include "net/direct_search.h"
 
-#include <algorithm>
-#include <boost/asio/dispatch.hpp>
 #include <boost/asio/post.hpp>
 #include <utility>
 
@@ -184,11 +182,6 @@ void DirectPaths::add_mapped(const Candidate& candidate) {
     }
   }
   for (const auto& search : searches) search->add_candidate(candidate);
-}
-
-std::shared_ptr<QuicEndpoint> DirectPaths::socket() const {
-  const std::lock_guard lock(mutex_);
-  return socket_;
 }
 
 }  // namespace linkcpp::net

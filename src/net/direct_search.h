@@ -64,13 +64,11 @@ class DirectPaths : public std::enable_shared_from_this<DirectPaths> {
   void start();
   /// None if this machine has no UDP.
   std::shared_ptr<DirectSearch> search(const std::weak_ptr<Session>& session, bool dialer);
-  /// The socket's port is open on the router, under this address; searches offer it too.
-  void add_mapped(const Candidate& candidate);
-  /// The socket, if there is one by now.
-  [[nodiscard]] std::shared_ptr<QuicEndpoint> socket() const;
 
  private:
   void map_port();
+  /// The socket's port is open on the router, under this address; searches offer it too.
+  void add_mapped(const Candidate& candidate);
 
   boost::asio::io_context& context_;
   const Strand strand_;
@@ -79,7 +77,7 @@ class DirectPaths : public std::enable_shared_from_this<DirectPaths> {
   const PathFinderKnobs knobs_;
   const std::vector<std::string> addresses_;
   const QuicHub::OnConnection on_connection_;
-  mutable std::mutex mutex_;
+  std::mutex mutex_;
   std::shared_ptr<QuicEndpoint> socket_;
   std::vector<Udp::endpoint> stun_servers_;
   std::vector<Candidate> mapped_;

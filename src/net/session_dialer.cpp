@@ -14,7 +14,7 @@ namespace {
 namespace asio = boost::asio;
 
 /// What paths are tagged with.
-enum : unsigned { by_address = 1, by_relay = 2, by_others = 3 };
+enum : unsigned { by_address = 1, by_relay = 2 };
 
 bool names_relay(const std::string& text) {
   const auto address = parse_address(text);
@@ -197,7 +197,6 @@ class DialerOfSessions final : public SessionDialer {
  public:
   explicit DialerOfSessions(std::shared_ptr<SessionDialling> dialling) : dialling_(std::move(dialling)) {}
   ~DialerOfSessions() override { dialling_->stop(); }
-  void add(LinkPtr connection) override { dialling_->add(std::move(connection), by_others); }
 
  private:
   std::shared_ptr<SessionDialling> dialling_;

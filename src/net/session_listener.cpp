@@ -45,12 +45,13 @@ class Entrance : public std::enable_shared_from_this<Entrance> {
                        .on_close = [self = shared_from_this()](const Error& error) { self->on_close(error); }});
   }
 
-  /// The connection, for the session; further frames go there. What overtook the attach comes out of early().
+  /// The connection, for the session.
   [[nodiscard]] LinkPtr connection() const {
     const std::lock_guard lock(mutex_);
     return connection_;
   }
   [[nodiscard]] const std::string& endpoint() const { return endpoint_; }
+  /// Further frames go there, after those that overtook the attach.
   void lead_to(const std::shared_ptr<Session>& session, SessionCore::PathId path) {
     std::vector<SessionCore::Held> early;
     {
@@ -175,11 +176,6 @@ class Registry : public std::enable_shared_from_this<Registry> {
     }
     for (const auto& entrance : waiting) entrance->refuse({ErrorKind::unavailable, "this node stopped listening"}, false);
     for (const auto& session : live) session->forsake();
-  }
-
-  [[nodiscard]] std::size_t size() const {
-    const std::lock_guard lock(mutex_);
-    return sessions_.size();
   }
 
  private:
@@ -351,8 +347,6 @@ class ListenerOfSessions final : public SessionListener {
     registry_->use(std::move(direct));
   }
   [[nodiscard]] const std::vector<std::string>& addresses() const override { return addresses_; }
-  void admit(LinkPtr connection) override { registry_->admit(std::move(connection)); }
-  [[nodiscard]] std::size_t sessions() const override { return registry_->size(); }
 
  private:
   std::shared_ptr<Registry> registry_;

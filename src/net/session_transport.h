@@ -20,12 +20,8 @@ class SessionListener {
   virtual ~SessionListener() = default;
   /// The bound addresses, "host:port" with the real port, in the order in which they were given.
   [[nodiscard]] virtual const std::vector<std::string>& addresses() const = 0;
-  /// Takes in an authenticated connection, not started, that was made by other means: its attach says which session it carries.
-  virtual void admit(LinkPtr connection) = 0;
-  /// Sessions that are not over.
-  [[nodiscard]] virtual std::size_t sessions() const = 0;
 
-  /// Fails if one of the addresses cannot be listened on. No address is allowed: connections then come by admit() alone.
+  /// Fails if one of the addresses cannot be listened on.
   static Result<std::unique_ptr<SessionListener>> open(boost::asio::io_context& context, const std::vector<std::string>& addresses,
                                                        const Credentials& credentials, const LinkKnobs& link, SessionKnobs knobs,
                                                        Listener::OnLink on_link, Listener::OnRefused on_refused);
@@ -36,8 +32,6 @@ class SessionListener {
 class SessionDialer {
  public:
   virtual ~SessionDialer() = default;
-  /// A further path for the present session, or the first of a new one: a connection, not started, whose far end listens.
-  virtual void add(LinkPtr connection) = 0;
 
   /// `addresses` in order of preference, as for a Dialer. Relays among them are used when no other address answers soon; while one carries
   /// the session, the others go on being dialled, and a direct path is looked for.
