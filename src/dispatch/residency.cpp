@@ -128,8 +128,10 @@ void Residency::collect() {
     }
   }
   // By place where equal, so that the order is the same everywhere.
-  std::ranges::sort(wanted_, [](const Candidate& a, const Candidate& b) { return a.density != b.density ? a.density > b.density : a.at < b.at; });
-  std::ranges::sort(spare_, [](const Candidate& a, const Candidate& b) { return a.density != b.density ? a.density < b.density : a.at < b.at; });
+  std::ranges::sort(wanted_,
+                    [](const Candidate& a, const Candidate& b) { return a.density != b.density ? a.density > b.density : a.at < b.at; });
+  std::ranges::sort(spare_,
+                    [](const Candidate& a, const Candidate& b) { return a.density != b.density ? a.density < b.density : a.at < b.at; });
 }
 
 bool Residency::worth(const Candidate& newcomer, std::span<const Candidate> leaving) const {

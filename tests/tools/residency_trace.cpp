@@ -32,7 +32,8 @@ constexpr std::uint32_t never = UINT32_MAX;
 struct Requests {
   explicit Requests(const RouterTrace& trace) : trace(trace), n_tokens(trace.n_tokens()), n_layers(trace.layers.size()) {
     for (const auto& layer : trace.layers) {
-      if (layer.slice_bytes != trace.layers[0].slice_bytes) throw std::runtime_error("layers with slices of different sizes are not compared");
+      if (layer.slice_bytes != trace.layers[0].slice_bytes)
+        throw std::runtime_error("layers with slices of different sizes are not compared");
       first.push_back(n_items);
       n_items += layer.n_expert;
     }
@@ -43,7 +44,9 @@ struct Requests {
       }
     }
   }
-  [[nodiscard]] std::span<const std::uint32_t> at(std::size_t token) const { return std::span(items).subspan(token * per_token, per_token); }
+  [[nodiscard]] std::span<const std::uint32_t> at(std::size_t token) const {
+    return std::span(items).subspan(token * per_token, per_token);
+  }
 
   const RouterTrace& trace;
   std::size_t n_tokens, n_layers, n_items = 0, per_token = 0;
@@ -219,7 +222,8 @@ class WholeLayers final : public Policy {
 /// fetches on demand can hit more often.
 class Belady final : public Policy {
  public:
-  Belady(const Requests& requests, std::size_t budget) : requests_(requests), budget_(budget), next_(requests.items.size()), until_(requests.n_items) {
+  Belady(const Requests& requests, std::size_t budget)
+      : requests_(requests), budget_(budget), next_(requests.items.size()), until_(requests.n_items) {
     std::vector<std::uint32_t> next(requests.n_items, never);
     for (std::size_t t = requests.n_tokens; t-- > 0;) {
       const std::size_t begin = t * requests.per_token, end = begin + requests.per_token;
@@ -303,7 +307,8 @@ class Foresight final : public Policy {
 struct Options {
   std::string trace;
   std::vector<double> budgets{0.1, 0.25, 0.5};
-  std::vector<std::string> policies{"adaptive", "lru", "lru-unlimited", "belady", "foresight", "static-first", "static-all", "whole-layers"};
+  std::vector<std::string> policies{"adaptive",  "lru",          "lru-unlimited", "belady",
+                                    "foresight", "static-first", "static-all",    "whole-layers"};
   double rate = 2;
   std::size_t delay = 0;
   ResidencyKnobs knobs;

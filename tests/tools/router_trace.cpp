@@ -4,6 +4,8 @@
 //
 // The engine is asked for the expert numbers of every layer's last expert product while it computes. Routing of a token does not
 // depend on how many are computed at once (rounding apart), so that the texts run in batches.
+#include "support/router_trace.h"
+
 #include <ggml-backend.h>
 #include <ggml.h>
 #include <llama.h>
@@ -19,7 +21,6 @@
 #include <sstream>
 
 #include "engine/anatomy.h"
-#include "support/router_trace.h"
 
 namespace {
 
@@ -81,8 +82,9 @@ class Engine {
  public:
   explicit Engine(const Options& options) : n_context_(options.n_context) {
     ggml_backend_load_all();
-    llama_log_set([](ggml_log_level level, const char* text, void*) { level >= GGML_LOG_LEVEL_WARN ? void(std::fputs(text, stderr)) : void(); },
-                  nullptr);
+    llama_log_set(
+        [](ggml_log_level level, const char* text, void*) { level >= GGML_LOG_LEVEL_WARN ? void(std::fputs(text, stderr)) : void(); },
+        nullptr);
     llama_model_params model = llama_model_default_params();
     model.n_gpu_layers = 0;
     model_.reset(llama_model_load_from_file(options.model.c_str(), model));
@@ -172,7 +174,8 @@ int main(int argc, char** argv) {
   try {
     const RouterTrace trace = record(options);
     linkcpp::test::write_trace(trace, options.out);
-    std::printf("%s\n", nlohmann::json{{"tokens", trace.n_tokens()}, {"layers", trace.layers.size()}, {"top_k", trace.top_k}}.dump().c_str());
+    std::printf("%s\n",
+                nlohmann::json{{"tokens", trace.n_tokens()}, {"layers", trace.layers.size()}, {"top_k", trace.top_k}}.dump().c_str());
   } catch (const std::exception& error) {
     std::fprintf(stderr, "router_trace: error: %s\n", error.what());
     return 1;
