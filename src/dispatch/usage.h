@@ -35,7 +35,6 @@ class LayerUsage {
   /// Expected uses a token of every expert; `to` has n_expert elements.
   void predict(std::span<float> to) const;
   [[nodiscard]] double predict(std::uint32_t expert) const;
-  [[nodiscard]] const HorizonWeights& weights() const { return weights_; }
 
  private:
   [[nodiscard]] std::span<float> mean(std::size_t horizon) { return std::span(means_).subspan(horizon * n_, n_); }

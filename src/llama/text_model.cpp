@@ -59,6 +59,7 @@ struct TextModel::State {
   ModelPtr model{nullptr, llama_model_free};
   AdapterPtr adapter{nullptr, [](llama_adapter_lora*) {}};  // the model frees it
   bool embeddings = false;
+  std::function<bool(ggml_tensor*, bool)> observe;
   ContextPtr context{nullptr, llama_free};
   llama_batch batch{};
   std::int32_t n_batch = 0;
@@ -89,6 +90,11 @@ Result<std::unique_ptr<TextModel>> TextModel::load(const TextModelOptions& optio
   params.n_threads = params.n_threads_batch = options.n_threads;
   state->embeddings = params.embeddings = options.embeddings;
   if (options.embeddings) params.pooling_type = LLAMA_POOLING_TYPE_NONE;
+  if (options.observe) {
+    state->observe = options.observe;
+    params.cb_eval = [](ggml_tensor* node, bool ask, void* self) { return static_cast<State*>(self)->observe(node, ask); };
+    params.cb_eval_user_data = state.get();
+  }
   state->context.reset(llama_init_from_model(state->model.get(), params));
   if (!state->context)
     return fail(ErrorKind::unavailable, "the engine could not make a context of {} tokens for '{}'", params.n_ctx, options.path);

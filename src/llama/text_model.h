@@ -3,12 +3,15 @@
 
 #include <chrono>
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <span>
 #include <string>
 #include <vector>
 
 #include "base/error.h"
+
+struct ggml_tensor;
 
 namespace linkcpp::llama {
 
@@ -25,6 +28,9 @@ struct TextModelOptions {
   std::uint32_t n_ubatch = 0;   ///< most tokens that the engine computes at once; 0: a whole batch
   std::uint32_t n_ctx = 512;    ///< most tokens of a sequence
   std::uint32_t n_seq = 1;      ///< sequences side by side
+  /// Sees nodes of the graph: asked with `ask` whether it wants one, and called again without when that is computed. Returning false then
+  /// ends the computation. Empty: nothing is observed, which is faster.
+  std::function<bool(ggml_tensor* node, bool ask)> observe;
 };
 
 /// Tokens and time of one batch.

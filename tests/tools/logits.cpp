@@ -24,6 +24,7 @@
 #include <vector>
 
 #include "gate/evaluation.h"
+#include "support/value.h"
 
 namespace {
 
@@ -37,15 +38,9 @@ using linkcpp::gate::Row;
 using linkcpp::gate::Sink;
 using linkcpp::llama::TextModel;
 using linkcpp::llama::TextModelOptions;
+using linkcpp::test::value;
 using Json = nlohmann::json;
 using Token = TextModel::Token;
-
-/// In a tool an error ends the program.
-template <class T>
-T value(Result<T> result) {
-  if (!result) throw std::runtime_error(result.error().message);
-  if constexpr (!std::is_void_v<T>) return std::move(*result);
-}
 
 /// For measuring time alone.
 class Discard final : public Sink {

@@ -10,6 +10,7 @@
 #include <chrono>
 #include <cmath>
 #include <cstdio>
+#include <deque>
 #include <limits>
 #include <memory>
 #include <nlohmann/json.hpp>
@@ -30,7 +31,7 @@ constexpr std::uint32_t never = UINT32_MAX;
 
 /// The trace with a number for each expert of each layer.
 struct Requests {
-  explicit Requests(const RouterTrace& trace) : trace(trace), n_tokens(trace.n_tokens()), n_layers(trace.layers.size()) {
+  explicit Requests(const RouterTrace& from) : trace(from), n_tokens(from.n_tokens()), n_layers(from.layers.size()) {
     for (const auto& layer : trace.layers) {
       if (layer.slice_bytes != trace.layers[0].slice_bytes)
         throw std::runtime_error("layers with slices of different sizes are not compared");
@@ -65,6 +66,14 @@ class Policy {
 
 struct Score {
   std::uint64_t hits = 0, pairs = 0, complete = 0, layers = 0, moved = 0;
+  Score& operator+=(const Score& other) {
+    hits += other.hits;
+    pairs += other.pairs;
+    complete += other.complete;
+    layers += other.layers;
+    moved += other.moved;
+    return *this;
+  }
 };
 
 struct Outcome {
@@ -95,11 +104,7 @@ Outcome replay(const Requests& requests, Policy& policy, double rate) {
       score.moved += moved;
     }
     outcome.domains.push_back(score);
-    outcome.all.hits += score.hits;
-    outcome.all.pairs += score.pairs;
-    outcome.all.complete += score.complete;
-    outcome.all.layers += score.layers;
-    outcome.all.moved += score.moved;
+    outcome.all += score;
   }
   return outcome;
 }
@@ -126,7 +131,7 @@ class Adaptive final : public Policy {
     for (const auto& slice : moves.admit) coming_.push_back({token + delay_, slice});
     while (!coming_.empty() && coming_.front().first <= token) {
       policy_.arrived(coming_.front().second.layer, coming_.front().second.expert);
-      coming_.erase(coming_.begin());
+      coming_.pop_front();
     }
     return moves.admit.size();
   }
@@ -142,7 +147,7 @@ class Adaptive final : public Policy {
   Residency policy_;
   std::size_t delay_;
   std::vector<std::size_t> layer_of_;
-  std::vector<std::pair<std::size_t, linkcpp::dispatch::ExpertSlice>> coming_;
+  std::deque<std::pair<std::size_t, linkcpp::dispatch::ExpertSlice>> coming_;
 };
 
 /// Least recently used. What is missed comes in, as far as the rate allows: beginning with another layer after each token.

@@ -8,7 +8,6 @@
 
 #include <ggml-backend.h>
 #include <ggml.h>
-#include <llama.h>
 
 #include <CLI/CLI.hpp>
 #include <algorithm>
@@ -21,11 +20,15 @@
 #include <sstream>
 
 #include "engine/anatomy.h"
+#include "llama/text_model.h"
+#include "support/value.h"
 
 namespace {
 
 using linkcpp::engine::LayerKey;
+using linkcpp::llama::TextModel;
 using linkcpp::test::RouterTrace;
+using linkcpp::test::value;
 
 struct Options {
   std::string model, out;
@@ -62,10 +65,10 @@ struct Observer {
     }
   }
 
-  static bool callback(ggml_tensor* node, bool ask, void* self) {
+  bool observe(const ggml_tensor* node, bool ask) {
     LayerKey layer = 0;
     if (!wanted(node, layer)) return !ask;
-    if (!ask) static_cast<Observer*>(self)->take(node->src[2], layer);
+    if (!ask) take(node->src[2], layer);
     return true;
   }
 };
@@ -78,75 +81,34 @@ std::string read_text(const std::string& path) {
   return std::move(text).str();
 }
 
-class Engine {
- public:
-  explicit Engine(const Options& options) : n_context_(options.n_context) {
-    ggml_backend_load_all();
-    llama_log_set(
-        [](ggml_log_level level, const char* text, void*) { level >= GGML_LOG_LEVEL_WARN ? void(std::fputs(text, stderr)) : void(); },
-        nullptr);
-    llama_model_params model = llama_model_default_params();
-    model.n_gpu_layers = 0;
-    model_.reset(llama_model_load_from_file(options.model.c_str(), model));
-    if (!model_) throw std::runtime_error("the engine could not load '" + options.model + "'");
-    llama_context_params context = llama_context_default_params();
-    context.n_ctx = context.n_batch = context.n_ubatch = n_context_;
-    context.n_threads = context.n_threads_batch = options.n_threads;
-    context.cb_eval = Observer::callback;
-    context.cb_eval_user_data = &observer_;
-    context_.reset(llama_init_from_model(model_.get(), context));
-    if (!context_) throw std::runtime_error("the engine could not make a context");
-  }
-
-  std::vector<llama_token> tokenize(const std::string& text) const {
-    std::vector<llama_token> tokens(text.size() + 8);
-    const int n = llama_tokenize(llama_model_get_vocab(model_.get()), text.data(), static_cast<std::int32_t>(text.size()), tokens.data(),
-                                 static_cast<std::int32_t>(tokens.size()), true, false);
-    if (n < 0) throw std::runtime_error("the text could not be tokenized");
-    tokens.resize(static_cast<std::size_t>(n));
-    return tokens;
-  }
-
-  /// Runs one context's worth of tokens from an empty cache.
-  const Observer& run(std::span<const llama_token> tokens) {
-    llama_memory_clear(llama_get_memory(context_.get()), true);
-    llama_batch batch = llama_batch_init(static_cast<std::int32_t>(tokens.size()), 0, 1);
-    batch.n_tokens = static_cast<std::int32_t>(tokens.size());
-    for (std::size_t i = 0; i < tokens.size(); ++i) {
-      batch.token[i] = tokens[i];
-      batch.pos[i] = static_cast<llama_pos>(i);
-      batch.n_seq_id[i] = 1;
-      batch.seq_id[i][0] = 0;
-      batch.logits[i] = 1;  // else the engine leaves the last layer out for all tokens but one
-    }
-    const int status = llama_decode(context_.get(), batch);
-    llama_batch_free(batch);
-    if (status != 0) throw std::runtime_error("the engine failed to compute");
-    return observer_;
-  }
-
- private:
-  std::uint32_t n_context_;
-  Observer observer_;
-  std::unique_ptr<llama_model, void (*)(llama_model*)> model_{nullptr, llama_model_free};
-  std::unique_ptr<llama_context, void (*)(llama_context*)> context_{nullptr, llama_free};
-};
+/// Runs one context's worth of tokens from an empty cache.
+void run(TextModel& model, std::span<const TextModel::Token> tokens) {
+  model.forget();
+  model.clear_batch();
+  // Rows are wanted of all tokens, else the engine leaves the last layer out for all but one.
+  for (std::size_t i = 0; i < tokens.size(); ++i) model.add(tokens[i], static_cast<std::int32_t>(i), 0, true);
+  value(model.decode());
+}
 
 RouterTrace record(const Options& options) {
-  const auto anatomy = linkcpp::engine::read_anatomy(options.model);
-  if (!anatomy) throw std::runtime_error(anatomy.error().message);
+  const auto anatomy = value(linkcpp::engine::read_anatomy(options.model));
   RouterTrace trace;
-  for (const auto& layer : anatomy->layers) {
+  for (const auto& layer : anatomy.layers) {
     trace.layers.push_back({layer.key, static_cast<std::uint16_t>(layer.n_expert), layer.expert_bytes()});
   }
-  Engine engine(options);
+  Observer seen;
+  const auto model = value(TextModel::load({.path = options.model,
+                                            .n_threads = options.n_threads,
+                                            .n_batch = options.n_context,
+                                            .n_ctx = options.n_context,
+                                            .observe = [&seen](ggml_tensor* node, bool ask) { return seen.observe(node, ask); }}));
   for (const std::string& path : options.texts) {
-    std::vector<llama_token> tokens = engine.tokenize(read_text(path));
+    std::vector<TextModel::Token> tokens = value(model->tokenize(read_text(path)));
     if (options.max_tokens != 0) tokens.resize(std::min<std::size_t>(tokens.size(), options.max_tokens));
     trace.domains.push_back({std::filesystem::path(path).stem().string(), static_cast<std::uint32_t>(tokens.size())});
     for (std::size_t first = 0; first < tokens.size(); first += options.n_context) {
       const std::size_t n = std::min<std::size_t>(options.n_context, tokens.size() - first);
-      const Observer& seen = engine.run(std::span(tokens).subspan(first, n));
+      run(*model, std::span(tokens).subspan(first, n));
       trace.top_k = seen.top_k;
       for (std::size_t t = 0; t < n; ++t) {
         for (const auto& layer : trace.layers) {
